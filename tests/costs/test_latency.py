@@ -145,3 +145,25 @@ def test_each_graph_of_a_plan_waits_for_a_host_of_its_own(builder: Any) -> None:
     expected = [break_down(graph, [1, 64]).share_ms for graph in graphs]
     assert together[0].share_ms == pytest.approx(expected[0] * np.arange(1.0, 4.0), rel=1e-6)
     assert together[1].share_ms == pytest.approx(expected[1] * np.arange(4.0, 12.0), rel=1e-6)
+
+
+def test_calls_side_by_side_take_what_each_takes_alone() -> None:
+    rng = np.random.default_rng(0)
+
+    def breakdown(count: int, half_width: float | None) -> latency.LatencyBreakdown:
+        busy, launched = rng.random((2, count)), np.cumsum(rng.random(count))
+        widths = None if half_width is None else np.array([half_width, half_width])
+        return latency.LatencyBreakdown.of(busy, lambda: launched, np.ones(count), half_width=widths)
+
+    alone = [breakdown(3, 0.1), breakdown(50, None), breakdown(1, 0.2)]
+    together = latency.LatencyBreakdown.joined(alone)
+    for name in ("latency_ms", "fast_host_ms", "slow_host_ms"):
+        expected = np.stack([getattr(latency.LatencyBreakdown.joined([each]), name)[:, 0] for each in alone], axis=1)
+        assert getattr(together, name).tolist() == expected.tolist()
+        assert expected == pytest.approx(np.stack([getattr(each, name) for each in alone], axis=1), rel=1e-15)
+    assert together.knows_interval.tolist() == 2 * [[True, False, True]]
+    assert together.least_ms == pytest.approx(np.zeros((2, 3)))
+    is_first = np.arange(54) < 2
+    assert together.share_of(is_first)[:, 1:].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert together.share_of(is_first)[:, 0] == pytest.approx(alone[0].share_of(is_first[:3]))
+    assert not together.share_of(np.zeros(54, dtype=np.bool_)).any()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dippm.costs.energy import KernelWork, PowerModel
 from dippm.costs.latency import LatencyBreakdown
-from dippm.costs.memory import LiveMemory, MemoryEstimate
 from dippm.costs.software import DEFAULT_SOFTWARE
 from dippm.devices import find_device
 from dippm.predictors.board_load import BoardLoad
@@ -121,18 +120,12 @@ def test_weights_are_certain_and_the_context_is_never_less_than_half() -> None:
     below_mb, above_mb = calibration.context_margins_mb(_DEVICE, DEFAULT_SOFTWARE)
 
     def ends(context: float, weights: float, activations: float) -> tuple[float, float]:
-        parts = {"context": context, "weights": weights, "activations": activations}
-        memory = MemoryEstimate(
-            batches=np.ones(1),
-            memory_mb=np.array([sum(parts.values())]),
-            needed_mb=np.array([sum(parts.values())]),
-            fits=np.ones(1, dtype=np.bool_),
-            parts_mb={name: np.array([part]) for name, part in parts.items()},
-            live=LiveMemory(**{each.name: np.zeros(1) for each in fields(LiveMemory)}),
-        )
-        spreads = calibration.memory_spread_low, calibration.memory_spread
         low, high = memory_interval(
-            memory.memory_mb, memory, _DEVICE, DEFAULT_SOFTWARE, calibration=calibration, spreads=spreads, more_mb=0.0
+            np.array([context + weights + activations]),
+            context_mb=np.array([context]),
+            certain_mb=np.array([weights]),
+            margins_mb=(below_mb, above_mb),
+            spreads=(calibration.memory_spread_low, calibration.memory_spread),
         )
         return float(low[0]), float(high[0])
 

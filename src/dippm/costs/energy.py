@@ -31,6 +31,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.calls import sum_by_call
+from dippm.costs.edges import IndexArray
 from dippm.costs.power_correction import PowerCorrection
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import architecture_of
@@ -196,6 +198,7 @@ def power_w(
     call_s: FloatArray,
     kernel_s: FloatArray,
     work: KernelWork,
+    start: IndexArray | None = None,
 ) -> FloatArray:
     """Mean power of the board over a call, W.
 
@@ -205,33 +208,41 @@ def power_w(
         call_s: Time of the call, s; none of it is less than what the kernels take together.
         kernel_s: Time of one run of each kernel, s.
         work: What the kernels do.
+        start: First kernel of each call where there are several; see :mod:`dippm.costs.calls`.
 
     Shapes:
-        call_s and result: [..., B]; kernel_s: [..., B, K].
+        call_s and result: [..., B], and [..., B, G] of several calls; kernel_s: [..., B, K]; start: [G].
     """
     limit, idle = device.board_power_w, model.idle_w(device)
     model = model.on(device)
     use = _BoardUse.of(device, kernel_s, work)
     node = PICO * chip_process(device).energy
     energy_j = (
-        node * model.running_pj * _cycles_per_s(device) * use.filled_s.sum(axis=-1)
-        + node * (model.flop_pj * work.plain_flops + model.tensor_pj * work.tensor_flops).sum(axis=-1)
-        + PICO * model.byte_pj * use.from_memory.sum(axis=-1)
+        node * model.running_pj * _cycles_per_s(device) * sum_by_call(use.filled_s, start)
+        + node * sum_by_call(model.flop_pj * work.plain_flops + model.tensor_pj * work.tensor_flops, start)
+        + PICO * model.byte_pj * sum_by_call(use.from_memory, start)
     )
-    busy_s = use.running_s.sum(axis=-1)
+    busy_s = sum_by_call(use.running_s, start)
     result: FloatArray = idle + np.minimum(energy_j, (limit - idle) * busy_s) / call_s
     if model.correction is not None:
-        result = np.clip(result * model.correction.factor(use.describe(device, call_s, work)), idle, limit)
+        result = np.clip(result * model.correction.factor(use.describe(device, call_s, work, start)), idle, limit)
     return result
 
 
-def describe_board_use(device: DeviceSpec, *, call_s: FloatArray, kernel_s: FloatArray, work: KernelWork) -> FloatArray:
+def describe_board_use(
+    device: DeviceSpec,
+    *,
+    call_s: FloatArray,
+    kernel_s: FloatArray,
+    work: KernelWork,
+    start: IndexArray | None = None,
+) -> FloatArray:
     """How a call uses its board, by :data:`BOARD_USE`; arguments as those of :func:`power_w`.
 
     Shapes:
-        Result: [..., B, len(BOARD_USE)].
+        Result: [..., B, len(BOARD_USE)], or [..., B, G, len(BOARD_USE)].
     """
-    return _BoardUse.of(device, kernel_s, work).describe(device, call_s, work)
+    return _BoardUse.of(device, kernel_s, work).describe(device, call_s, work, start)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -262,7 +273,9 @@ class _BoardUse:
         filled_s = np.maximum(np.minimum(steady_s, used_s / _FULL_USE), steady_s * under_blocks)
         return cls(running_s=running_s, filled_s=filled_s, from_memory=from_memory)
 
-    def describe(self, device: DeviceSpec, call_s: FloatArray, work: KernelWork) -> FloatArray:
+    def describe(
+        self, device: DeviceSpec, call_s: FloatArray, work: KernelWork, start: IndexArray | None
+    ) -> FloatArray:
         """What :func:`describe_board_use` gives."""
         peaks = _Peaks.of(device)
         convolves, on_tensor = work.results > 0.0, work.tensor_flops > 0.0
@@ -280,9 +293,9 @@ class _BoardUse:
             self.running_s * (on_tensor & ~convolves),
             self.running_s * (convolves & ~on_tensor),
         )
-        shares = [part.sum(axis=-1) / call_s for part in parts]
-        kernels = np.maximum(((self.running_s > 0.0) * work.runs).sum(axis=-1), 1.0)
-        mean_s = np.maximum(self.running_s.sum(axis=-1) / kernels, _LEAST_KERNEL_S)
+        shares = [sum_by_call(part, start) / call_s for part in parts]
+        kernels = np.maximum(sum_by_call((self.running_s > 0.0) * work.runs, start), 1.0)
+        mean_s = np.maximum(sum_by_call(self.running_s, start) / kernels, _LEAST_KERNEL_S)
         return np.stack([*shares, np.log(mean_s)], axis=-1)
 
 

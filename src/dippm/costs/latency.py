@@ -18,8 +18,10 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.calls import for_nodes, sum_by_call
 from dippm.costs.conditions import Conditions, Runtime
 from dippm.costs.device_time import busy_ms
+from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.rates import Rates
@@ -42,7 +44,7 @@ OTHER_HOST = 2.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LatencyBreakdown:
-    """Where the time of one call goes.
+    """Where the time of one call goes, or that of a call of each of several graphs.
 
     How long the device waits is worked out when it is asked for: of times that are only compared nothing does.
 
@@ -53,15 +55,18 @@ class LatencyBreakdown:
         half_width: Half-width of the 90 % interval of ``log(measured / predicted)`` where what made the times knows
             one; None where it does not, NaN at batches where it does not.
         least_ms: What the device takes at least, whatever the times are.
+        start: First node of each graph; None where all nodes are of one.
 
     Shapes:
-        busy_ms: [B, n_nodes]; what ``run`` gives: [3, B, n_nodes]; half_width, least_ms: [B].
+        busy_ms: [B, n_nodes]; what ``run`` gives: [3, B, n_nodes]; half_width, least_ms and all figures of a call:
+        [B], and [B, G] where ``start`` is given; start: [G].
     """
 
     busy_ms: FloatArray
     run: Callable[[], FloatArray]
     half_width: FloatArray | None = None
     least_ms: FloatArray | float = 0.0
+    start: IndexArray | None = None
 
     @classmethod
     def of(
@@ -120,6 +125,22 @@ class LatencyBreakdown:
             for own, half_width in zip(graphs, half_widths or [None] * len(graphs), strict=True)
         ]
 
+    @classmethod
+    def joined(cls, breakdowns: Sequence[LatencyBreakdown]) -> LatencyBreakdown:
+        """Calls of several graphs side by side, each of them as it is."""
+        busy = [each.busy_ms for each in breakdowns]
+        half_widths = np.full((len(breakdowns), len(busy[0])), np.nan)
+        for own, each in zip(half_widths, breakdowns, strict=True):
+            if each.half_width is not None:
+                own[:] = each.half_width
+        return cls(
+            busy_ms=np.concatenate(busy, axis=1),
+            run=lambda: np.concatenate([each._shares for each in breakdowns], axis=2),
+            half_width=half_widths.T,
+            least_ms=np.array([np.broadcast_to(each.least_ms, len(each.busy_ms)) for each in breakdowns]).T,
+            start=np.cumsum([0, *(each.shape[1] for each in busy[:-1])]),
+        )
+
     def at_least(self, least: FloatArray, times: FloatArray, launch: Callable[[], FloatArray]) -> LatencyBreakdown:
         """The same where no node keeps the device busy for less than so long.
 
@@ -164,14 +185,12 @@ class LatencyBreakdown:
     @cached_property
     def fast_host_ms(self) -> FloatArray:
         """Latency where the host launches ``OTHER_HOST`` times faster, [B]."""
-        result: FloatArray = self._shares[1].sum(axis=1)
-        return result
+        return sum_by_call(self._shares[1], self.start)
 
     @cached_property
     def slow_host_ms(self) -> FloatArray:
         """Latency where it launches as many times slower, [B]."""
-        result: FloatArray = self._shares[2].sum(axis=1)
-        return result
+        return sum_by_call(self._shares[2], self.start)
 
     @property
     def knows_interval(self) -> npt.NDArray[np.bool_]:
@@ -183,8 +202,25 @@ class LatencyBreakdown:
     @cached_property
     def latency_ms(self) -> FloatArray:
         """Wall time of one call at each batch, [B]."""
-        result: FloatArray = self.share_ms.sum(axis=1)
+        return sum_by_call(self.share_ms, self.start)
+
+    def share_of(self, is_asked: npt.NDArray[np.bool_]) -> FloatArray:
+        """Share of the latency that belongs to some of the nodes, [B].
+
+        Args:
+            is_asked: Which nodes.
+
+        Shapes:
+            is_asked: [n_nodes], or [B, n_nodes].
+        """
+        if not is_asked.any():
+            return np.zeros_like(self.latency_ms)
+        result: FloatArray = sum_by_call(np.where(is_asked, self.share_ms, 0.0), self.start) / self.latency_ms
         return result
+
+    def for_nodes(self, figures: FloatArray) -> FloatArray:
+        """A figure of each call for each of its nodes; figures: [..., B]; result: [..., B, n_nodes], or [..., B, 1]."""
+        return for_nodes(figures, self.start, count=self.busy_ms.shape[1])
 
 
 def break_down_latency(

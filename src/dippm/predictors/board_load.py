@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.calls import for_nodes, sum_by_call
+from dippm.costs.edges import IndexArray
 from dippm.costs.energy import KernelWork, PowerModel, describe_board_use, power_w
 from dippm.costs.latency import LatencyBreakdown
 from dippm.devices import DeviceSpec
@@ -14,29 +16,30 @@ from dippm.devices import DeviceSpec
 __all__ = ["BoardLoad"]
 
 FloatArray = npt.NDArray[np.float64]
-IndexArray = npt.NDArray[np.int64]
 
 _LEAST_MS, _LEAST_J = 1e-9, 1e-12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class BoardLoad:
-    """Work of one graph on one device at each batch, kernel by kernel, and for which part of the time each one runs.
+    """Work of a graph on one device at each batch, kernel by kernel, and for which part of the time each one runs.
 
     Args:
-        kernel_share: Part of the predicted time that one run of each kernel takes.
+        kernel_share: Part of the predicted time of its call that one run of each kernel takes.
         work: What the kernels do.
+        start: First kernel of each graph where there are several; see :mod:`dippm.costs.calls`.
 
     Shapes:
-        kernel_share: [B, K].
+        kernel_share: [B, K]; start: [G]. Figures of a call: [B], and [B, G] where ``start`` is given.
     """
 
     kernel_share: FloatArray
     work: KernelWork
+    start: IndexArray | None = None
 
     @classmethod
     def of(cls, breakdown: LatencyBreakdown, work: KernelWork, *, kernel: IndexArray | None = None) -> BoardLoad:
-        """The load of a call whose time is known node by node.
+        """The load of a call, or of those of several graphs, whose time is known node by node.
 
         Args:
             breakdown: Its time.
@@ -46,9 +49,10 @@ class BoardLoad:
         Shapes:
             kernel: [n_nodes].
         """
-        share = breakdown.once_ms(work.runs) / np.maximum(breakdown.latency_ms, _LEAST_MS)[:, None]
+        call_ms = breakdown.for_nodes(np.maximum(breakdown.latency_ms, _LEAST_MS))
+        share = breakdown.once_ms(work.runs) / call_ms
         if kernel is None:
-            return cls(kernel_share=share, work=work)
+            return cls(kernel_share=share, work=work, start=breakdown.start)
         return cls(
             kernel_share=_add_up(share, kernel),
             work=KernelWork(
@@ -58,12 +62,13 @@ class BoardLoad:
                 traffic_bytes=_add_up(work.traffic_bytes, kernel),
                 results=_add_up(work.results, kernel),
             ),
+            start=breakdown.start,
         )
 
     @property
     def busy_share(self) -> FloatArray:
         """Part of the predicted time in which a kernel runs, [B]."""
-        result: FloatArray = np.minimum((self.kernel_share * self.work.runs).sum(axis=1), 1.0)
+        result: FloatArray = np.minimum(sum_by_call(self.kernel_share * self.work.runs, self.start), 1.0)
         return result
 
     def power_w(self, model: PowerModel, device: DeviceSpec, latency_ms: FloatArray) -> FloatArray:
@@ -78,7 +83,7 @@ class BoardLoad:
             latency_ms and result: [..., B].
         """
         call_s, kernel_s = self._times(latency_ms)
-        return power_w(model, device, call_s=call_s, kernel_s=kernel_s, work=self.work)
+        return power_w(model, device, call_s=call_s, kernel_s=kernel_s, work=self.work, start=self.start)
 
     def describe(self, device: DeviceSpec, latency_ms: FloatArray) -> FloatArray:
         """How the call uses its board where it takes as long, see :func:`~dippm.costs.energy.describe_board_use`.
@@ -91,12 +96,12 @@ class BoardLoad:
             latency_ms: [..., B]; result: [..., B, F].
         """
         call_s, kernel_s = self._times(latency_ms)
-        return describe_board_use(device, call_s=call_s, kernel_s=kernel_s, work=self.work)
+        return describe_board_use(device, call_s=call_s, kernel_s=kernel_s, work=self.work, start=self.start)
 
     def _times(self, latency_ms: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Time of the call, and of one run of each kernel, s."""
         call_s = np.maximum(latency_ms, _LEAST_MS) / 1e3
-        return call_s, self.kernel_share * call_s[..., None]
+        return call_s, self.kernel_share * for_nodes(call_s, self.start, count=len(self.work.runs))
 
     def energy_j(self, model: PowerModel, device: DeviceSpec, latency_ms: FloatArray) -> FloatArray:
         """Energy of the call where it takes as long, J; see :meth:`power_w`."""

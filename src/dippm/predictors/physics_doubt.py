@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Mode, Runtime
+from dippm.costs.calls import sum_by_call
+from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.costs.decompositions import MOST_TIMES
 from dippm.costs.energy import PowerModel
 from dippm.costs.latency import LatencyBreakdown
-from dippm.costs.memory import MemoryEstimate
+from dippm.costs.precision import Precision
 from dippm.costs.rates import architecture_of
-from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
 from dippm.graph import OpKind
-from dippm.graph.codes import mark
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import DOUBT_PER_UNSUPPORTED_SHARE, UNSUPPORTED_KINDS
 from dippm.predictors.board_load import BoardLoad
-from dippm.predictors.calibration import CERTAIN_PARTS, Calibration
+from dippm.predictors.calibration import Calibration
 from dippm.predictors.compiled_steps import eager_conditions
-from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
+from dippm.predictors.prepared_graph import UNMEASURED_KINDS, PreparedGraphs
 
 __all__ = [
-    "TimeGrounds", "memory_interval", "memory_spreads", "most_times", "time_and_energy_intervals",
+    "TimeGrounds", "memory_interval", "memory_spreads", "most_times", "time_and_energy_intervals", "time_spreads",
 ]  # fmt: skip
 
 FloatArray = npt.NDArray[np.float64]
@@ -53,32 +53,31 @@ _LEAST_MS, _LEAST_J = 1e-9, 1e-12
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TimeGrounds:
-    """What the predicted time of a graph rests on.
+    """What the predicted time of graphs that run in one precision rests on, on a device.
 
     Args:
         predictor: Which of the two predictors worked it out.
         labels: The labels behind it.
         is_measured: Whether whole models were measured on the device under these conditions.
         unseen: Kinds of operators that no model had which the time was learned from.
-        spread: Half-width of the 90 % interval of the time's logarithm, where the host is as fast as assumed.
-
-    Shapes:
-        spread: [B].
+        least_spread: Half-width of the 90 % interval of the time's logarithm, where the host is as fast as assumed: of
+            the plain sum at any batch, of the networks at least.
+        more_spread: What is added to it.
     """
 
     predictor: str
     labels: str
     is_measured: bool
     unseen: frozenset[OpKind]
-    spread: FloatArray
+    least_spread: float
+    more_spread: float
 
     @classmethod
     def of(
         cls,
         prepared: PreparedGraphs,
-        compiled: CompiledGraph,
         device: DeviceSpec,
-        breakdown: LatencyBreakdown,
+        conditions: Conditions,
         *,
         sums: Calibration,
         networks: AdditivePredictor,
@@ -88,95 +87,105 @@ class TimeGrounds:
 
         Args:
             prepared: The graphs that are predicted together.
-            compiled: The one of them that is meant.
             device: The device.
-            breakdown: The time of its operators.
+            conditions: Those that the graphs that are meant are run under.
             sums: Labels and errors of the plain sum, from which the networks start.
             networks: The networks.
-            is_corrected: Whether it is the answers that these have corrected, which have a half-width, or the others;
-                the spread at all other batches means nothing.
+            is_corrected: Whether it is the answers that these have corrected, which have a half-width, or the others.
         """
-        conditions = prepared.as_run[compiled.runs_in]
         predictor, labels, unseen = _SUM_NAME, sums.labels, frozenset[OpKind]()
-        if not is_corrected or breakdown.half_width is None:
+        if not is_corrected:
             is_eager = conditions.runtime is Runtime.EAGER
             is_known = device.name in sums.measured_devices and conditions.precision.value in sums.measured_precisions
             is_measured = is_known and is_eager
-            spread = np.full(
-                len(breakdown.latency_ms), sums.latency_spread if is_measured else sums.latency_spread_elsewhere
-            )
+            spread = sums.latency_spread if is_measured else sums.latency_spread_elsewhere
             own = sums.architectures.get(architecture_of(device))
             if own is not None and prepared.compiled.plan.has_own_rates(conditions):
                 labels = f"time: {own['device']}, the project's own labels; {labels}"
-                spread = np.maximum(spread, own["half_width"])
+                spread = max(spread, own["half_width"])
                 is_own = own["device"] == device.name and conditions.precision.value in own["precisions"]
                 is_measured |= is_own and is_eager and conditions.mode is Mode.INFERENCE
             if prepared.compiled.eager is not None:
-                labels = _with_labels_of_eager_steps(labels, prepared, compiled, device, networks)
+                labels = _with_labels_of_eager_steps(labels, prepared, conditions, device, networks)
             if conditions.runtime is Runtime.COMPILE:
                 # What is off between devices and what is off by compiling are independent.
-                spread = np.hypot(spread, _COMPILED_MODELS)
+                spread = math.hypot(spread, _COMPILED_MODELS)
         else:
             predictor, labels = _CORRECTED_NAME, f"time: {networks.artefact(conditions).labels}; {labels}"
             unseen = networks.unseen_kinds(conditions)
             is_measured = networks.is_measured(device, conditions)
-            spread = breakdown.half_width
+            spread = 0.0
             if not is_measured:
                 is_sibling = networks.is_sibling(device, conditions)
-                spread = np.maximum(spread, _UNSEEN_DEVICE if is_sibling else sums.latency_spread_elsewhere)
-        doubt = _doubt_of_operators(prepared, compiled, breakdown, unseen)
-        doubt += 0.0 if compiled.has_format(device) else _DOUBT_OF_EMULATION
-        doubt += _DOUBT_OF_CAPTURE if conditions.runtime is Runtime.CUDA_GRAPH and not is_measured else 0.0
-        return cls(predictor=predictor, labels=labels, is_measured=is_measured, unseen=unseen, spread=spread + doubt)
+                spread = _UNSEEN_DEVICE if is_sibling else sums.latency_spread_elsewhere
+        return cls(
+            predictor=predictor,
+            labels=labels,
+            is_measured=is_measured,
+            unseen=unseen,
+            least_spread=spread,
+            more_spread=_DOUBT_OF_CAPTURE if conditions.runtime is Runtime.CUDA_GRAPH and not is_measured else 0.0,
+        )
 
 
 def _with_labels_of_eager_steps(
-    labels: str, prepared: PreparedGraphs, compiled: CompiledGraph, device: DeviceSpec, networks: AdditivePredictor
+    labels: str, prepared: PreparedGraphs, conditions: Conditions, device: DeviceSpec, networks: AdditivePredictor
 ) -> str:
     """What the time of compiled training steps rests on."""
-    conditions = prepared.as_run[compiled.runs_in]
     eager = eager_conditions(conditions, is_turned=bool(prepared.compiled.plan.is_turned.any()))
     if not (networks.covers(device, eager) or networks.is_near(device, eager)):
         return labels
     return f"time of the eager step: {networks.artefact(eager).labels}; {labels}"
 
 
-def _doubt_of_operators(
-    prepared: PreparedGraphs, compiled: CompiledGraph, breakdown: LatencyBreakdown, unseen: frozenset[OpKind]
+def time_spreads(
+    prepared: PreparedGraphs,
+    device: DeviceSpec,
+    breakdown: LatencyBreakdown,
+    grounds: Mapping[tuple[Precision, bool], TimeGrounds],
 ) -> FloatArray:
-    """What operators add to the spread that have no rule, no measurement, or were not learned from, [B]."""
-    graphs, nodes = prepared.compiled, compiled.nodes
-    result = np.zeros(len(breakdown.latency_ms))
-    for kinds, doubt in (
-        (UNSUPPORTED_KINDS, DOUBT_PER_UNSUPPORTED_SHARE),
-        (UNMEASURED_KINDS, _DOUBT_PER_UNMEASURED_SHARE),
-        (unseen, _DOUBT_PER_UNMEASURED_SHARE),
-    ):
-        if not compiled.kinds.isdisjoint(kinds):
-            time_ms = breakdown.share_ms[:, mark(OpKind, kinds)[graphs.plan.work.sizes.arrays.kind[nodes]]].sum(axis=1)
-            result += doubt * time_ms / breakdown.latency_ms
+    """Half-width of the 90 % interval of the logarithm of each graph's time, where the host is as fast as assumed.
+
+    Args:
+        prepared: The graphs.
+        device: The device.
+        breakdown: Their times.
+        grounds: What these rest on, by the precision that graphs run in, and whether the networks corrected them.
+
+    Shapes:
+        Result: [B, G].
+    """
+    compiled, is_corrected = prepared.compiled, breakdown.knows_interval
+    runs_in = np.array([member.runs_in for member in compiled.members])
+    emulation = np.array([0.0 if member.has_format(device) else _DOUBT_OF_EMULATION for member in compiled.members])
+    doubt = DOUBT_PER_UNSUPPORTED_SHARE * breakdown.share_of(compiled.is_of(UNSUPPORTED_KINDS))
+    doubt += _DOUBT_PER_UNMEASURED_SHARE * breakdown.share_of(compiled.is_of(UNMEASURED_KINDS))
+    result = np.zeros_like(doubt)
+    for (precision, corrected), own in grounds.items():
+        known = 0.0 if breakdown.half_width is None or not corrected else breakdown.half_width
+        unseen = _DOUBT_PER_UNMEASURED_SHARE * breakdown.share_of(compiled.is_of(own.unseen))
+        spread = np.maximum(known, own.least_spread) + (doubt + unseen + emulation + own.more_spread)
+        result = np.where((is_corrected == corrected) & (runs_in == precision), spread, result)
     return result
 
 
-def most_times(prepared: PreparedGraphs, compiled: CompiledGraph, breakdown: LatencyBreakdown) -> FloatArray:
-    """How many times the predicted time it may be, [B].
+def most_times(prepared: PreparedGraphs, breakdown: LatencyBreakdown) -> FloatArray | float:
+    """How many times the predicted time that of each graph may be, [B, G], or 1 of all.
 
     Decompositions of matrices take more than their arithmetic, and loops may run more often than they are counted.
 
     Args:
-        prepared: The graphs that are predicted together.
-        compiled: The one of them that is meant.
-        breakdown: The time of its operators.
+        prepared: The graphs.
+        breakdown: Their times.
     """
-    graphs, nodes = prepared.compiled, compiled.nodes
-    most = graphs.most_runs[nodes]
-    if not compiled.kinds.isdisjoint(UNSUPPORTED_KINDS):
-        is_decomposed = graphs.is_unsupported[nodes] & (prepared.at.flops[:, nodes] > 0.0).any(axis=0)
+    compiled = prepared.compiled
+    most = compiled.most_runs
+    if compiled.is_unsupported.any():
+        is_decomposed = compiled.is_unsupported & (prepared.at.flops > 0.0).any(axis=0)
         most = most * np.where(is_decomposed, MOST_TIMES, 1.0)
     if most.max(initial=1.0) <= 1.0:
-        return np.ones(len(breakdown.latency_ms))
-    result: FloatArray = 1.0 + (breakdown.share_ms * (most - 1.0)).sum(axis=1) / breakdown.latency_ms
-    return result
+        return 1.0
+    return 1.0 + sum_by_call(breakdown.share_ms * (most - 1.0), breakdown.start) / breakdown.latency_ms
 
 
 def time_and_energy_intervals(
@@ -208,7 +217,7 @@ def time_and_energy_intervals(
         most_times: How many times as long the upper ends may be for what the time leaves out.
 
     Shapes:
-        energy_j, spread and all ends: [B].
+        energy_j, spread and all ends: as the time of a call, [B] or [B, G].
     """
     latency_ms, idle_w = breakdown.latency_ms, power.idle_w(device)
     times, energies = [], []
@@ -242,13 +251,12 @@ def memory_spreads(prepared: PreparedGraphs, calibration: Calibration) -> tuple[
 
 def memory_interval(
     figure_mb: FloatArray,
-    memory: MemoryEstimate,
-    device: DeviceSpec,
-    software: Software,
     *,
-    calibration: Calibration,
+    context_mb: FloatArray,
+    certain_mb: FloatArray,
+    margins_mb: tuple[float, float],
     spreads: tuple[float, float],
-    more_mb: float,
+    more_mb: FloatArray | float = 0.0,
 ) -> Ends:
     """Ends of the 90 % interval of what is held, or needed, MiB.
 
@@ -256,21 +264,16 @@ def memory_interval(
 
     Args:
         figure_mb: What is held, or needed.
-        memory: The memory, whose parts they share.
-        device: The device.
-        software: What the process loads.
-        calibration: How far off the context may be.
+        context_mb: The context's part of it.
+        certain_mb: What is exact of it, see :data:`~dippm.predictors.calibration.CERTAIN_PARTS`.
+        margins_mb: How far off the context may be, see :meth:`Calibration.context_margins_mb`.
         spreads: See :func:`memory_spreads`.
         more_mb: See :attr:`~dippm.predictors.prepared_graph.CompiledGraph.more_mb`.
 
     Shapes:
-        figure_mb and the ends: [B].
+        All arrays and the ends: [...].
     """
-    parts = memory.parts_mb
-    certain = sum((parts[name] for name in CERTAIN_PARTS if name in parts), np.zeros(len(figure_mb)))
-    loose = figure_mb - parts["context"] - certain
-    margin_low, margin_high = calibration.context_margins_mb(device, software)
-    low = loose * (1.0 - math.exp(-spreads[0])) + margin_low
-    high = loose * (math.exp(spreads[1]) - 1.0) + margin_high + more_mb
-    least = certain + _LEAST_CONTEXT * parts["context"]
-    return np.maximum(figure_mb - low, least), figure_mb + high
+    loose = figure_mb - context_mb - certain_mb
+    low = loose * (1.0 - math.exp(-spreads[0])) + margins_mb[0]
+    high = loose * (math.exp(spreads[1]) - 1.0) + margins_mb[1] + more_mb
+    return np.maximum(figure_mb - low, certain_mb + _LEAST_CONTEXT * context_mb), figure_mb + high

@@ -10,10 +10,8 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.device_sheets import FED_WELL_FROM
-from dippm.costs.edges import IndexArray
 from dippm.costs.energy import PowerModel, is_always_limited
 from dippm.costs.head_convolutions import plain_head_terms
-from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.open_loops import warn_of_open_loops
 from dippm.costs.packings import PACKED_BY
 from dippm.costs.precision import Arithmetic, Precision, autocast_type, whole_model_type
@@ -30,9 +28,7 @@ from dippm.graph.linear_layers import count_quantised, find_stacks
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
 from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
 
-__all__ = ["find_plain_heads", "share_of_copying", "share_of_heads", "warn_of_answer", "warn_of_question"]
-
-FloatArray = npt.NDArray[np.float64]
+__all__ = ["find_cache_copies", "find_plain_heads", "warn_of_answer", "warn_of_question"]
 
 _FP8 = tuple(Arithmetic).index(Arithmetic.FP8)
 # What the labels' steps update by; a step without an update has nothing that was not measured.
@@ -228,8 +224,9 @@ def warn_of_answer(
         batch: Samples per call.
         device: The device.
         busy_share: Share of the time for which the device is busy.
-        copying_share: Share of the time that it takes to copy the cache of a decoder; see :func:`share_of_copying`.
-        head_share: Share of the time of convolutions that are taken to run as plain sums; see :func:`share_of_heads`.
+        copying_share: Share of the time that it takes to copy the cache of a decoder; see :func:`find_cache_copies`.
+        head_share: Share of the time of convolutions that are taken to run as plain sums; see
+            :func:`find_plain_heads`.
         needed_mb: Ends of the interval of the memory that is needed, MiB.
     """
     warnings = [*warn_of_batch(graph, batch)]
@@ -256,31 +253,28 @@ def warn_of_answer(
     return tuple(warnings)
 
 
-def share_of_copying(compiled: CompiledGraph, breakdown: LatencyBreakdown) -> FloatArray:
-    """Share of the time of a decoder's step in which the cache of earlier tokens is copied to grow, [B].
+def find_cache_copies(prepared: PreparedGraphs) -> npt.NDArray[np.bool_]:
+    """Nodes in which a decoder's step copies the cache of earlier tokens to let it grow, [n_nodes].
 
     Args:
-        compiled: The graph.
-        breakdown: The time of its operators.
+        prepared: The graphs.
     """
-    copies: list[int] = []
-    if Purpose.CACHE in compiled.timeline.purposes:
+    result = np.zeros(len(prepared.compiled.times), dtype=np.bool_)
+    for compiled in prepared.compiled.members:
+        if Purpose.CACHE not in compiled.timeline.purposes:
+            continue
         tensors = compiled.graph.tensors
-        copies = [
-            position
-            for position, node in enumerate(compiled.graph.nodes)
-            if node.kind is OpKind.CONCAT
+        result[compiled.nodes] = [
+            node.kind is OpKind.CONCAT
             and node.inputs[0] >= 0
             and {tensors[node.inputs[0]].role, tensors[node.outputs[0]].role} == {TensorRole.CACHE}
+            for node in compiled.graph.nodes
         ]
-    share: FloatArray = breakdown.share_ms[:, copies].sum(axis=1) / breakdown.latency_ms
-    return share
+    return result
 
 
-def find_plain_heads(
-    prepared: PreparedGraphs, device: DeviceSpec, rates: Rates
-) -> tuple[IndexArray, npt.NDArray[np.bool_]]:
-    """Convolutions that may run outside of tensor cores, and at which batches they are taken to, [n] and [B, n].
+def find_plain_heads(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates) -> npt.NDArray[np.bool_]:
+    """Convolutions that are taken to run outside of tensor cores at each batch, though these have them, [B, n_nodes].
 
     Args:
         prepared: The graphs.
@@ -288,28 +282,12 @@ def find_plain_heads(
         rates: Rates of the sum of kernel times.
     """
     plan = prepared.compiled.plan
-    if plan.work.fusion is not None or not rates.on(device).head_cycles:
-        return np.zeros(0, dtype=np.int64), np.zeros((len(prepared.batches), 0), dtype=np.bool_)
-    layout = prepared.conditions.layout
-    node, terms = plain_head_terms(plan, prepared.at, layout=layout, sm_count=device.sm_count)
-    return node, terms > 0.0
-
-
-def share_of_heads(
-    compiled: CompiledGraph, breakdown: LatencyBreakdown, heads: tuple[IndexArray, npt.NDArray[np.bool_]]
-) -> FloatArray:
-    """Share of the time of convolutions that are taken to run outside of tensor cores, though these have them, [B].
-
-    Args:
-        compiled: The graph.
-        breakdown: The time of its operators.
-        heads: What :func:`find_plain_heads` finds in all graphs.
-    """
-    node, is_plain = heads
-    is_own = (node >= compiled.nodes.start) & (node < compiled.nodes.stop)
-    of_heads = breakdown.share_ms[:, node[is_own] - compiled.nodes.start] * is_plain[:, is_own]
-    share: FloatArray = of_heads.sum(axis=1) / breakdown.latency_ms
-    return share
+    result = np.zeros((len(prepared.batches), len(plan.dispatch_us)), dtype=np.bool_)
+    if plan.work.fusion is None and rates.on(device).head_cycles:
+        layout = prepared.conditions.layout
+        node, terms = plain_head_terms(plan, prepared.at, layout=layout, sm_count=device.sm_count)
+        result[:, node] = terms > 0.0
+    return result
 
 
 def _what_becomes_of_fp8(graph: Graph) -> str:
