@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, live_memory
+from dippm.costs.polynomial import evaluate
 from dippm.costs.software import Software
 from dippm.frontends.inputs import parse_input_shapes
 
@@ -204,7 +205,7 @@ def test_casts_of_autocast(guard):
     work = Workload.from_graph(graph, Precision.AMP_BF16, keeps_casts=keeps_casts)
     assert sorted(work.at(_BATCH).casts.bytes_written[0].tolist()) == sorted(casts.made)
     timeline = MemoryTimeline.from_workload(work)
-    (pieces,) = timeline.piece_bytes(np.array([float(_BATCH)]))
+    (pieces,) = evaluate(timeline.bytes_of, np.array([float(_BATCH)]))
     output = 2 * _BATCH * 4 * 8
     assert pieces[timeline.event_piece] @ timeline.event_sign == kept + output
     assert (kept > 0) is keeps_casts

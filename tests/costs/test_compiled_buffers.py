@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dippm.costs.memory import live_memory
+from dippm.costs.live_tensors import live_memory
 from dippm.costs.precision import Precision
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.timeline import MemoryTimeline

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dippm.costs.families import WorkFamily
-from dippm.costs.memory import live_memory
+from dippm.costs.live_tensors import live_memory
 from dippm.costs.precision import Precision
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dippm.costs.families import WorkFamily
-    from dippm.costs.memory import LiveMemory, MemoryEstimate, estimate_memory, live_memory, reserved_bytes
+    from dippm.costs.live_tensors import LiveMemory, live_memory
+    from dippm.costs.memory import MemoryEstimate, estimate_memory, reserved_bytes
     from dippm.costs.precision import Arithmetic, Precision, TypePlan, plan_types
     from dippm.costs.sizes import GraphSizes
     from dippm.costs.timeline import MemoryTimeline, Purpose
@@ -37,7 +38,7 @@ __all__ = [
 _HOMES = {
     "Arithmetic": "precision",
     "GraphSizes": "sizes",
-    "LiveMemory": "memory",
+    "LiveMemory": "live_tensors",
     "MemoryEstimate": "memory",
     "MemoryTimeline": "timeline",
     "Precision": "precision",
@@ -47,7 +48,7 @@ _HOMES = {
     "Workload": "workload",
     "WorkloadAt": "workload",
     "estimate_memory": "memory",
-    "live_memory": "memory",
+    "live_memory": "live_tensors",
     "plan_types": "precision",
     "reserved_bytes": "memory",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Layout
 from dippm.costs.context import blas_workspace_bytes, context_mb, lt_workspace_bytes
-from dippm.costs.edges import IndexArray
+from dippm.costs.live_tensors import ALL_COPIES, LiveMemory, live_memory_each
 from dippm.costs.polynomial import FloatArray, as_batches
 from dippm.costs.replay import Replay, Workspaces
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
@@ -22,7 +22,7 @@ from dippm.errors import UnsupportedError
 from dippm.units import BYTES_PER_MIB
 
 __all__ = [
-    "Headroom", "LiveMemory", "MemoryEstimate", "absent_copies", "estimate_memory", "live_memory", "reserved_bytes",
+    "Headroom", "MemoryEstimate", "absent_copies", "estimate_memory", "estimate_memory_each", "reserved_bytes",
 ]  # fmt: skip
 
 _COPIES = {
@@ -30,47 +30,13 @@ _COPIES = {
     "fp16_tensor": frozenset({Purpose.LAYOUT_HALF, Purpose.GROUPED_HALF}),
 }
 _CHANNELS_FIRST_COPIES = frozenset({Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
-_ALL_COPIES = frozenset().union(*_COPIES.values())
 # How far what a device lacks is looked for.
 _CLOSE = 1.0 / 256.0
 # So many times its memory is far from what a device has.
 _FAR = 4.0
-_WORKSPACES = [Purpose.SCRATCH, *sorted(_ALL_COPIES)]
 # A petabyte of live tensors fits no device and is more likely a slip.
 _LARGEST_BYTES = 2.0**50
 _KEPT_TIMELINES = 16
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class LiveMemory:
-    """Bytes of live tensors over a forward pass or a training step, without rounding, context or cuBLAS workspace.
-
-    Args:
-        batches: Batch sizes.
-        live_bytes: Most bytes alive while each node runs, in any step.
-        peak_bytes: The highest of them, at least what is there from the start.
-        peak_node: The node that reaches it, -1 for a graph without nodes.
-        weight_bytes: Weights and buffers, of the peak.
-        gradient_bytes: Gradients of weights, of the peak.
-        state_bytes: State of the optimizer, of the peak.
-        cache_bytes: What a decoder keeps from token to token, of the peak.
-        workspace_bytes: Scratch memory of operators, of the peak.
-        activation_bytes: Inputs, results and everything else, of the peak.
-
-    Shapes:
-        batches and the others: [B]; live_bytes: [B, n_nodes].
-    """
-
-    batches: FloatArray
-    live_bytes: FloatArray
-    peak_bytes: FloatArray
-    peak_node: IndexArray
-    weight_bytes: FloatArray
-    gradient_bytes: FloatArray
-    state_bytes: FloatArray
-    cache_bytes: FloatArray
-    workspace_bytes: FloatArray
-    activation_bytes: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,25 +88,11 @@ class MemoryEstimate:
     live: LiveMemory
 
 
-def live_memory(
-    timeline: MemoryTimeline, batches: npt.ArrayLike, *, without: frozenset[Purpose] = _ALL_COPIES
-) -> LiveMemory:
-    """Follow the bytes of live tensors through a forward pass.
-
-    Args:
-        timeline: The model's memory events.
-        batches: Batch sizes.
-        without: Kinds of memory to leave out; by default the copies that only some devices make.
-    """
-    sizes = as_batches(batches)
-    return _live(timeline, sizes, timeline.piece_bytes(sizes, without=without))
-
-
 def reserved_bytes(
     timeline: MemoryTimeline,
     batches: npt.ArrayLike,
     *,
-    without: frozenset[Purpose] = _ALL_COPIES,
+    without: frozenset[Purpose] = ALL_COPIES,
     capacity_bytes: int | None = None,
 ) -> npt.NDArray[np.int64]:
     """Most bytes that the caching allocator holds in one forward pass, without the cuBLAS workspace.
@@ -190,34 +142,86 @@ def estimate_memory(
         UsageError: ``batch.invalid`` where a batch is not a positive whole number.
         UnsupportedError: ``graph.too_large`` where the live tensors pass a petabyte.
     """
+    (estimates,) = estimate_memory_each(
+        [timeline],
+        batches,
+        devices,
+        layout=layout,
+        software=software,
+        headrooms=headrooms,
+        is_captured=is_captured,
+    )
+    return estimates
+
+
+def estimate_memory_each(
+    timelines: Sequence[MemoryTimeline],
+    batches: npt.ArrayLike,
+    devices: Sequence[DeviceSpec],
+    *,
+    layout: Layout = Layout.NCHW,
+    software: Software = DEFAULT_SOFTWARE,
+    headrooms: Sequence[Headroom] | None = None,
+    is_captured: bool = False,
+) -> list[list[MemoryEstimate]]:
+    """What :func:`estimate_memory` gives, of each of several models."""
     sizes = as_batches(batches)
-    lives: dict[frozenset[Purpose], LiveMemory] = {}
-
-    def live_without(purposes: frozenset[Purpose]) -> LiveMemory:
-        if purposes not in lives:
-            lives[purposes] = _live(timeline, sizes, timeline.piece_bytes(sizes, without=purposes))
-            _refuse_beyond_any_device(lives[purposes])
-        return lives[purposes]
-
-    result = []
-    for place, device in enumerate(devices):
-        without = absent_copies(device, layout) & timeline.purposes
+    lives = _Lives(timelines=timelines, batches=batches)
+    result: list[list[MemoryEstimate]] = [[] for _ in timelines]
+    for number, device in enumerate(devices):
+        absent = absent_copies(device, layout)
+        lives.follow(absent)
         workspaces = Workspaces(
             blas_bytes=blas_workspace_bytes(device, software), lt_bytes=lt_workspace_bytes(software)
         )
-        context = context_mb(device, software, trains=timeline.has_gradients, is_captured=is_captured)
-        capacity = int((device.capacity_mb - context) * BYTES_PER_MIB)
-        headroom = Headroom(share=0.0, fixed_mb=0.0) if headrooms is None else headrooms[place]
-        found = []
-        for left_out in dict.fromkeys((without, _ALL_COPIES & timeline.purposes)):
-            live, replay = live_without(left_out), _replay_of(timeline, left_out, is_captured, workspaces)
-            found.append(_squeeze(replay, replay.reserve(sizes, None), capacity, live=live, headroom=headroom))
-            if (found[0].needed <= found[0].room).all():
-                break
-        library_bytes = _workspace_bytes(timeline, workspaces, is_captured=is_captured)
-        least = found[0] if len(found) == 1 else found[0].or_less(found[1])
-        result.append(_assemble(timeline, least, context=context, library_bytes=library_bytes))
+        contexts = {
+            trains: context_mb(device, software, trains=trains, is_captured=is_captured) for trains in (False, True)
+        }
+        headroom = Headroom(share=0.0, fixed_mb=0.0) if headrooms is None else headrooms[number]
+        for place, (timeline, estimates) in enumerate(zip(timelines, result, strict=True)):
+            context = contexts[timeline.has_gradients]
+            capacity = int((device.capacity_mb - context) * BYTES_PER_MIB)
+            found = []
+            for left_out in dict.fromkeys((absent & timeline.purposes, ALL_COPIES & timeline.purposes)):
+                live, replay = lives.of(place, left_out), _replay_of(timeline, left_out, is_captured, workspaces)
+                found.append(_squeeze(replay, replay.reserve(sizes, None), capacity, live=live, headroom=headroom))
+                if (found[0].needed <= found[0].room).all():
+                    break
+            library_bytes = _workspace_bytes(timeline, workspaces, is_captured=is_captured)
+            least = found[0] if len(found) == 1 else found[0].or_less(found[1])
+            estimates.append(_assemble(timeline, least, context=context, library_bytes=library_bytes))
     return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Lives:
+    """The live memory of several models, worked out once for all devices that make the same copies.
+
+    Args:
+        timelines: The models' memory events.
+        batches: Batch sizes.
+    """
+
+    timelines: Sequence[MemoryTimeline]
+    batches: npt.ArrayLike
+    _known: dict[tuple[int, frozenset[Purpose]], LiveMemory] = field(default_factory=dict)
+
+    def follow(self, without: frozenset[Purpose]) -> None:
+        """Work it out for all models together, some kinds of memory left out."""
+        keys = [(place, without & timeline.purposes) for place, timeline in enumerate(self.timelines)]
+        self._add([key for key in keys if key not in self._known], without)
+
+    def of(self, place: int, without: frozenset[Purpose]) -> LiveMemory:
+        """That of one model."""
+        if (place, without) not in self._known:
+            self._add([(place, without)], without)
+        return self._known[place, without]
+
+    def _add(self, keys: Sequence[tuple[int, frozenset[Purpose]]], without: frozenset[Purpose]) -> None:
+        found = live_memory_each([self.timelines[place] for place, _ in keys], self.batches, without=without)
+        for key, live in zip(keys, found, strict=True):
+            _refuse_beyond_any_device(live)
+            self._known[key] = live
 
 
 def _refuse_beyond_any_device(live: LiveMemory) -> None:
@@ -365,59 +369,6 @@ def _assemble(timeline: MemoryTimeline, found: _Held, *, context: float, library
         fits=found.fits,
         parts_mb=parts,
         live=live,
-    )
-
-
-def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> LiveMemory:
-    purpose = timeline.purpose
-    weights = pieces.take(timeline.weights, axis=1).sum(axis=1)
-    inputs = pieces.take(timeline.inputs, axis=1).sum(axis=1)
-    cache = none = np.zeros(len(batches))
-    if Purpose.CACHE in timeline.purposes:
-        cache = pieces[:, timeline.inputs[purpose[timeline.inputs] == Purpose.CACHE]].sum(axis=1)
-    start = weights + inputs
-    if not len(timeline.event_piece):
-        return LiveMemory(
-            batches=batches,
-            live_bytes=np.zeros((len(batches), 0)),
-            peak_bytes=start,
-            peak_node=np.full(len(batches), -1),
-            weight_bytes=weights,
-            gradient_bytes=none,
-            state_bytes=none,
-            cache_bytes=cache,
-            workspace_bytes=none,
-            activation_bytes=inputs - cache,
-        )
-    change = pieces.take(timeline.event_piece, axis=1) * timeline.event_sign
-    live = start[:, None] + np.cumsum(change, axis=1)
-    peak_event = live.argmax(axis=1)
-    rows = np.arange(len(batches))
-    peak = live[rows, peak_event]
-    purpose_of_event = purpose.take(timeline.event_piece)
-    # Bytes are whole numbers: they add up to the same in any order.
-    held = np.array(
-        [
-            np.bincount(purpose_of_event[: stop + 1], weights=row[: stop + 1], minlength=len(Purpose))
-            for stop, row in zip(peak_event.tolist(), change, strict=True)
-        ],
-        dtype=np.float64,
-    )
-    workspace = held[:, _WORKSPACES].sum(axis=1)
-    gradients, state = held[:, Purpose.GRADIENT], held[:, Purpose.OPTIMIZER_STATE]
-    cache = cache + held[:, Purpose.CACHE]
-    of_nodes = np.maximum.reduceat(live, timeline.node_start, axis=1)
-    return LiveMemory(
-        batches=batches,
-        live_bytes=of_nodes.reshape(len(batches), timeline.steps, -1).max(axis=1),
-        peak_bytes=peak,
-        peak_node=timeline.event_node[peak_event],
-        weight_bytes=weights,
-        gradient_bytes=gradients,
-        state_bytes=state,
-        cache_bytes=cache,
-        workspace_bytes=workspace,
-        activation_bytes=peak - weights - gradients - state - cache - workspace,
     )
 
 

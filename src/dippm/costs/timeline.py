@@ -16,7 +16,7 @@ from dippm.costs.compiled_buffers import CompiledBuffers
 from dippm.costs.edges import IndexArray
 from dippm.costs.layout_copies import layout_copies
 from dippm.costs.memory_events import Events, Requests, Starts, cut
-from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero, pad, scale
+from dippm.costs.polynomial import FloatArray, is_nonzero, pad, scale
 from dippm.costs.precision import Arithmetic
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.traffic import storage_polynomials
@@ -248,17 +248,6 @@ class MemoryTimeline:
             "first_calls": FirstCalls.of_each(workload.sizes),
         }
         return [cls(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
-
-    def piece_bytes(self, batches: FloatArray, *, without: frozenset[Purpose] = frozenset()) -> FloatArray:
-        """Bytes of every piece at each batch size, 0 for the purposes that are left out.
-
-        Shapes:
-            batches: [B]; result: [B, P].
-        """
-        values = evaluate(self.bytes_of, batches)
-        if without:
-            values[:, np.isin(self.purpose, [int(purpose) for purpose in without])] = 0.0
-        return values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

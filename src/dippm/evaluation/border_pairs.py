@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from dippm.costs.conditions import Layout, Mode, Runtime
-from dippm.costs.memory import live_memory, reserved_bytes
+from dippm.costs.live_tensors import live_memory
+from dippm.costs.memory import reserved_bytes
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload

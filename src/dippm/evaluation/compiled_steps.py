@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
-from dippm.costs.memory import live_memory
+from dippm.costs.live_tensors import live_memory
 from dippm.costs.precision import Precision
 from dippm.costs.software import Software
 from dippm.datasets.published_pairs import MemoryPair, StepPair, read_memory_pairs, read_step_pairs

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dippm.costs.context import context_mb
-from dippm.costs.memory import live_memory
+from dippm.costs.live_tensors import live_memory
 from dippm.costs.precision import Precision
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dippm.costs.autocast import LOWERS_TO, own_formats
 from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
 from dippm.costs.cpu_time import CpuRates, node_seconds
-from dippm.costs.memory import live_memory
+from dippm.costs.live_tensors import live_memory
 from dippm.costs.open_loops import most_runs_of, warn_of_open_loops
 from dippm.costs.precision import Precision
 from dippm.costs.timeline import MemoryTimeline

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown
-from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory
+from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory_each
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software, driving_build
 from dippm.devices import DeviceSpec
@@ -240,18 +240,15 @@ class PhysicsPredictor:
             )
             for device in devices
         ]
-        return [
-            estimate_memory(
-                member.timeline,
-                list(prepared.batches),
-                devices,
-                layout=prepared.conditions.layout,
-                software=prepared.compiled.software,
-                headrooms=headrooms,
-                is_captured=prepared.conditions.runtime is Runtime.CUDA_GRAPH,
-            )
-            for member in prepared.compiled.members
-        ]
+        return estimate_memory_each(
+            [member.timeline for member in prepared.compiled.members],
+            list(prepared.batches),
+            devices,
+            layout=prepared.conditions.layout,
+            software=prepared.compiled.software,
+            headrooms=headrooms,
+            is_captured=prepared.conditions.runtime is Runtime.CUDA_GRAPH,
+        )
 
     def _on(
         self,

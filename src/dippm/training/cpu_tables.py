@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.cpu_time import CpuRates, CpuWork
-from dippm.costs.memory import live_memory
+from dippm.costs.live_tensors import live_memory
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload
 from dippm.datasets.disturbances import even_out_pace

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from dippm.costs.conditions import Mode, Optimizer
-from dippm.costs.memory import live_memory
+from dippm.costs.live_tensors import live_memory
 from dippm.costs.timeline import MemoryTimeline, Purpose
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload

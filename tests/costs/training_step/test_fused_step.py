@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dippm.costs.conditions import Optimizer
-from dippm.costs.memory import live_memory
+from dippm.costs.live_tensors import live_memory
 from dippm.costs.precision import Precision
 from dippm.costs.software import Software
 from dippm.costs.timeline import MemoryTimeline
