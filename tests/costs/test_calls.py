@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dippm.costs.calls import for_nodes, sum_by_call
+from dippm.costs.calls import accumulate_by_call, for_nodes, sum_by_call
 
 
 def test_a_sum_is_over_the_nodes_of_its_own_call() -> None:
@@ -25,3 +25,10 @@ def test_every_node_has_the_figure_of_its_call() -> None:
     figures = np.array([[1.0, 2.0], [3.0, 4.0]])
     assert for_nodes(figures, np.array([0, 1]), count=3).tolist() == [[1.0, 2.0, 2.0], [3.0, 4.0, 4.0]]
     assert for_nodes(figures[0], None, count=3).tolist() == [[1.0], [2.0]]
+
+
+def test_each_call_is_accumulated_from_its_own_start() -> None:
+    values = np.array([[1.0, 2.0, 4.0, 3.0]])
+    assert accumulate_by_call(np.add, values, np.array([0, 2])).tolist() == [[1.0, 3.0, 4.0, 7.0]]
+    assert accumulate_by_call(np.maximum, values, np.array([0, 2])).tolist() == [[1.0, 2.0, 4.0, 4.0]]
+    assert accumulate_by_call(np.add, values, None).tolist() == [[1.0, 3.0, 7.0, 10.0]]

@@ -148,22 +148,39 @@ def test_each_graph_of_a_plan_waits_for_a_host_of_its_own(builder: Any) -> None:
 
 
 def test_calls_side_by_side_take_what_each_takes_alone() -> None:
-    rng = np.random.default_rng(0)
+    rng, counts = np.random.default_rng(0), (3, 50, 1)
+    busy, launched = ([np.cumsum(rng.random((rows, count)), axis=1) for count in counts] for rows in (2, 1))
+    times = [np.full(count, float(often)) for often, count in zip((1.0, 3.0, 0.0), counts, strict=True)]
 
-    def breakdown(count: int, half_width: float | None) -> latency.LatencyBreakdown:
-        busy, launched = rng.random((2, count)), np.cumsum(rng.random(count))
-        widths = None if half_width is None else np.array([half_width, half_width])
-        return latency.LatencyBreakdown.of(busy, lambda: launched, np.ones(count), half_width=widths)
+    def join(*places: int) -> latency.LatencyBreakdown:
+        alone = [
+            latency.LatencyBreakdown.of(
+                busy[place],
+                lambda place=place: launched[place][0],  # type: ignore[misc]
+                times[place],
+                half_width=None if place == 1 else np.full(2, 0.1),
+            )
+            for place in places
+        ]
+        of_all, at = (np.concatenate([each[place] for place in places], axis=-1) for each in (times, launched))
+        least = np.full((2, len(of_all)), 0.7)
+        return latency.LatencyBreakdown.joined(alone, of_all, lambda: at[0]).at_least(least, of_all, lambda: at[0])
 
-    alone = [breakdown(3, 0.1), breakdown(50, None), breakdown(1, 0.2)]
-    together = latency.LatencyBreakdown.joined(alone)
-    for name in ("latency_ms", "fast_host_ms", "slow_host_ms"):
-        expected = np.stack([getattr(latency.LatencyBreakdown.joined([each]), name)[:, 0] for each in alone], axis=1)
+    together = join(0, 1, 2)
+    for name in ("latency_ms", "fast_host_ms", "slow_host_ms", "least_ms"):
+        expected = np.concatenate([getattr(join(place), name) for place in range(3)], axis=1)
         assert getattr(together, name).tolist() == expected.tolist()
-        assert expected == pytest.approx(np.stack([getattr(each, name) for each in alone], axis=1), rel=1e-15)
+    once = np.maximum(busy[0], 0.7)
+    plain = latency.share_of_latency(once, launched[0]).sum(axis=-1)
+    assert together.latency_ms[:, 0] == pytest.approx(plain)
+    assert together.latency_ms[:, 2].tolist() == [0.0, 0.0]
     assert together.knows_interval.tolist() == 2 * [[True, False, True]]
-    assert together.least_ms == pytest.approx(np.zeros((2, 3)))
-    is_first = np.arange(54) < 2
-    assert together.share_of(is_first)[:, 1:].tolist() == [[0.0, 0.0], [0.0, 0.0]]
-    assert together.share_of(is_first)[:, 0] == pytest.approx(alone[0].share_of(is_first[:3]))
-    assert not together.share_of(np.zeros(54, dtype=np.bool_)).any()
+
+
+def test_shares_are_of_the_latency_of_each_call() -> None:
+    busy, times = np.array([[1.0, 2.0, 3.0, 4.0]]), np.ones(4)
+    start = np.array([0, 2])
+    calls = latency.LatencyBreakdown.of(busy, lambda: np.zeros(4), times, start=start)
+    assert calls.share_of(np.array([True, False, True, False])) == pytest.approx(np.array([[1 / 3, 3 / 7]]))
+    assert calls.share_of(np.zeros(4, dtype=np.bool_)).tolist() == [[0.0, 0.0]]
+    assert calls.for_nodes(calls.latency_ms).tolist() == [[3.0, 3.0, 7.0, 7.0]]

@@ -149,8 +149,18 @@ def _prepared(*graphs: Graph, precision: str, **others: str) -> PreparedGraphs:
 
 
 def _of(times: BestTimes, prepared: PreparedGraphs, device: str) -> list[LatencyBreakdown]:
-    (of_graphs,) = times.break_down(prepared, [find_device(device)])
-    return of_graphs
+    """The time of each graph by itself."""
+    (found,) = times.break_down(prepared, [find_device(device)])
+    assert found.half_width is not None
+    return [
+        LatencyBreakdown(
+            busy_ms=found.busy_ms[:, own],
+            run=lambda own=own: found.run()[..., own],  # type: ignore[misc]
+            half_width=found.half_width[:, place],
+            least_ms=np.asarray(found.least_ms)[:, place],
+        )
+        for place, own in enumerate(prepared.compiled.plan.work.sizes.nodes_of_graphs)
+    ]
 
 
 def test_networks_answer_where_they_were_trained_and_the_sum_elsewhere(times: BestTimes, layers: Graph) -> None:

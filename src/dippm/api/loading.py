@@ -43,8 +43,9 @@ def precision_to_read(precision: str | None, lora: object) -> str | None:
 
     Autocast over weights in FP32 is for weights that are trained. Frozen ones keep the type that they are published in.
     """
-    is_autocast = precision is not None and Conditions.parse(precision=precision).precision.is_autocast
-    return None if is_autocast and lora is not None else precision
+    if precision is None or lora is None:
+        return precision
+    return None if Conditions.parse(precision=precision).precision.is_autocast else precision
 
 
 def load(

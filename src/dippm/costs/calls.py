@@ -5,12 +5,14 @@ A sum is over the nodes of its own call alone, in their order: a call gets the s
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
 
-__all__ = ["for_nodes", "sum_by_call"]
+__all__ = ["accumulate_by_call", "for_nodes", "sum_by_call"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -43,4 +45,22 @@ def for_nodes(values: FloatArray, start: IndexArray | None, *, count: int) -> Fl
     if start is None:
         return values[..., None]
     result: FloatArray = np.repeat(values, np.diff(start, append=count), axis=-1)
+    return result
+
+
+def accumulate_by_call(operation: np.ufunc, values: FloatArray, start: IndexArray | None) -> FloatArray:
+    """What an operation makes of each node and those of its call before it; arguments as of :func:`sum_by_call`.
+
+    Args:
+        operation: The operation, such as ``np.add``.
+        values: A figure of each node.
+        start: First node of each call.
+
+    Shapes:
+        values and result: [..., n_nodes]; start: [G].
+    """
+    result = np.empty_like(values)
+    ends = [0] if start is None else start.tolist()
+    for first, stop in pairwise([*ends, values.shape[-1]]):
+        operation.accumulate(values[..., first:stop], axis=-1, out=result[..., first:stop])
     return result

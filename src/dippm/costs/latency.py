@@ -18,7 +18,7 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.calls import for_nodes, sum_by_call
+from dippm.costs.calls import accumulate_by_call, for_nodes, sum_by_call
 from dippm.costs.conditions import Conditions, Runtime
 from dippm.costs.device_time import busy_ms
 from dippm.costs.edges import IndexArray
@@ -76,6 +76,7 @@ class LatencyBreakdown:
         times: FloatArray | float,
         *,
         half_width: FloatArray | None = None,
+        start: IndexArray | None = None,
     ) -> LatencyBreakdown:
         """Run nodes on a device behind a host.
 
@@ -84,11 +85,13 @@ class LatencyBreakdown:
             launch: Tells when the host has launched each node, counted from the start, ms; asked where it matters.
             times: How often each node runs.
             half_width: See above.
+            start: See above.
 
         Shapes:
             busy: [B, n_nodes]; what is launched: [B, n_nodes] or [n_nodes]; times: [n_nodes].
         """
-        return cls(busy_ms=busy * times, run=partial(_shares_of_hosts, busy, launch, times), half_width=half_width)
+        run = partial(_shares_of_hosts, busy, launch, times, start)
+        return cls(busy_ms=busy * times, run=run, half_width=half_width, start=start)
 
     @classmethod
     def of_each(
@@ -126,19 +129,31 @@ class LatencyBreakdown:
         ]
 
     @classmethod
-    def joined(cls, breakdowns: Sequence[LatencyBreakdown]) -> LatencyBreakdown:
-        """Calls of several graphs side by side, each of them as it is."""
+    def joined(
+        cls, breakdowns: Sequence[LatencyBreakdown], times: FloatArray, launch: Callable[[], FloatArray]
+    ) -> LatencyBreakdown:
+        """Calls of several graphs side by side, each of them as it is.
+
+        Args:
+            breakdowns: One of each graph.
+            times: How often each node runs, of all graphs.
+            launch: Tells when the host has launched each of these, counted from the start of its call, ms.
+
+        Shapes:
+            times and what is launched: [n_nodes].
+        """
         busy = [each.busy_ms for each in breakdowns]
         half_widths = np.full((len(breakdowns), len(busy[0])), np.nan)
         for own, each in zip(half_widths, breakdowns, strict=True):
             if each.half_width is not None:
                 own[:] = each.half_width
+        busy_ms, start = np.concatenate(busy, axis=1), np.cumsum([0, *(each.shape[1] for each in busy[:-1])])
         return cls(
-            busy_ms=np.concatenate(busy, axis=1),
-            run=lambda: np.concatenate([each._shares for each in breakdowns], axis=2),
+            busy_ms=busy_ms,
+            run=partial(_shares_of_hosts, _once_ms(busy_ms, times), launch, times, start),
             half_width=half_widths.T,
             least_ms=np.array([np.broadcast_to(each.least_ms, len(each.busy_ms)) for each in breakdowns]).T,
-            start=np.cumsum([0, *(each.shape[1] for each in busy[:-1])]),
+            start=start,
         )
 
     def at_least(self, least: FloatArray, times: FloatArray, launch: Callable[[], FloatArray]) -> LatencyBreakdown:
@@ -153,7 +168,7 @@ class LatencyBreakdown:
             least: [B, n_nodes]; times and what is launched: [n_nodes].
         """
         of_nodes = least * times
-        result, is_short = replace(self, least_ms=of_nodes.sum(axis=1)), self.busy_ms < of_nodes
+        result, is_short = replace(self, least_ms=sum_by_call(of_nodes, self.start)), self.busy_ms < of_nodes
         if not is_short.any():
             return result
         return result.with_busy(np.where(is_short, least, self.once_ms(times)), times, launch)
@@ -164,13 +179,18 @@ class LatencyBreakdown:
         Args:
             times: How often each node runs, [n_nodes].
         """
-        result: FloatArray = np.divide(self.busy_ms, times, out=np.zeros_like(self.busy_ms), where=times > 0.0)
-        return result
+        return _once_ms(self.busy_ms, times)
 
     def with_busy(self, busy: FloatArray, times: FloatArray, launch: Callable[[], FloatArray]) -> LatencyBreakdown:
-        """The same interval around other times; arguments as those of :meth:`of`."""
-        other = LatencyBreakdown.of(busy, launch, times, half_width=self.half_width)
-        return replace(other, least_ms=self.least_ms)
+        """The same interval around other times; arguments as those of :meth:`of`.
+
+        Nodes that keep their time keep it to the last digit, whatever others do.
+        """
+        return replace(
+            self,
+            busy_ms=np.where(busy == self.once_ms(times), self.busy_ms, busy * times),
+            run=partial(_shares_of_hosts, busy, launch, times, self.start),
+        )
 
     @cached_property
     def _shares(self) -> FloatArray:
@@ -279,49 +299,60 @@ def launched_ms(
     conditions: Conditions,
     rates: Rates,
     *,
-    nodes: slice = slice(None),
+    nodes: slice | None = None,
     more_us: FloatArray | float = 0.0,
 ) -> FloatArray:
-    """When the host has launched each node of a graph, counted from the start, ms.
+    """When the host has launched each node, counted from the start of the call of its graph, ms.
 
     Args:
         plan: The kernels.
         conditions: The runtime.
         rates: Rates of the host.
-        nodes: The nodes of the graph, where the plan is of several.
-        more_us: What each node takes beside that, microseconds.
+        nodes: The nodes of one graph; None for those of all.
+        more_us: What each of these takes beside that, microseconds.
 
     Shapes:
-        more_us: [B, n_nodes] of the graph, or a number; the result as the sum with [n_nodes].
+        more_us: [B, n_nodes], or a number; the result as the sum with [n_nodes].
     """
+    own, start = (slice(None), plan.work.sizes.arrays.node_start[:-1]) if nodes is None else (nodes, None)
     host_scale = rates.host_scale * _HOST_OF_RUNTIME[conditions.runtime]
-    dispatch_us = np.where(plan.is_backward[nodes], rates.backward_host, 1.0) * (plan.dispatch_us[nodes] + more_us)
-    dispatch_us *= np.where(plan.is_searched[nodes], rates.convolution_host, 1.0)
-    result: FloatArray = np.cumsum(dispatch_us, axis=-1) * (host_scale / _US_PER_MS)
+    dispatch_us = np.where(plan.is_backward[own], rates.backward_host, 1.0) * (plan.dispatch_us[own] + more_us)
+    dispatch_us *= np.where(plan.is_searched[own], rates.convolution_host, 1.0)
+    return accumulate_by_call(np.add, dispatch_us, start) * (host_scale / _US_PER_MS)
+
+
+def _once_ms(busy_ms: FloatArray, times: FloatArray) -> FloatArray:
+    """The time of one run of each node, 0 where it never runs."""
+    result: FloatArray = np.divide(busy_ms, times, out=np.zeros_like(busy_ms), where=times > 0.0)
     return result
 
 
-def _shares_of_hosts(busy: FloatArray, launch: Callable[[], FloatArray], times: FloatArray | float) -> FloatArray:
+def _shares_of_hosts(
+    busy: FloatArray, launch: Callable[[], FloatArray], times: FloatArray | float, start: IndexArray | None = None
+) -> FloatArray:
     """What :attr:`LatencyBreakdown.run` gives; arguments as those of :meth:`LatencyBreakdown.of`."""
     hosts = np.array([1.0, 1 / OTHER_HOST, OTHER_HOST])
-    result: FloatArray = share_of_latency(busy, launch() * hosts[:, None, None]) * times
+    result: FloatArray = share_of_latency(busy, launch() * hosts[:, None, None], start) * times
     return result
 
 
-def share_of_latency(busy: FloatArray, launched: FloatArray) -> FloatArray:
+def share_of_latency(busy: FloatArray, launched: FloatArray, start: IndexArray | None = None) -> FloatArray:
     """Each node's part of the latency.
 
     Args:
         busy: Time for which each node keeps the device busy.
         launched: When the host has launched each node, counted from the start.
+        start: First node of each call where there are several; see :mod:`dippm.costs.calls`.
 
     Shapes:
         busy, launched and result: [..., n_nodes], of which busy and launched may lack leading axes.
     """
-    done = np.cumsum(busy, axis=-1)
+    done = accumulate_by_call(np.add, busy, start)
     # end_i = done_i + max over j <= i of (launched_j - done_{j-1}), which unrolls the recurrence.
-    wait = np.maximum.accumulate(launched - (done - busy), axis=-1)
+    wait = accumulate_by_call(np.maximum, launched - (done - busy), start)
     end = done + np.maximum(wait, 0.0)
     result: FloatArray = end.copy()
     result[..., 1:] -= end[..., :-1]
+    if start is not None:
+        result[..., start] = end[..., start]
     return result

@@ -82,36 +82,29 @@ class PackedWeights:
             count=len(sizes.nodes),
         )
 
-    def is_in(self, nodes: slice) -> bool:
-        """Whether a graph with these nodes has some."""
-        return bool(((self.node >= nodes.start) & (self.node < nodes.stop)).any())
-
     def more_host_us(self) -> FloatArray:
         """What the host spends on each node of all beside its usual launch, microseconds, [B, n_nodes]."""
         result = np.zeros((len(self.host_us), self.count))
         result[:, self.node] = self.host_us
         return result
 
-    def slowed_ms(self, busy_ms: FloatArray, device: DeviceSpec, *, nodes: slice) -> FloatArray:
-        """The time for which the nodes of a graph keep the device busy, unpacking included.
+    def slowed_ms(self, busy_ms: FloatArray, device: DeviceSpec) -> FloatArray:
+        """The time for which all nodes keep the device busy, unpacking included.
 
         Args:
             busy_ms: The same where every product reads its weight as it is stored, and kernels that unpack take what
                 they move.
             device: The device.
-            nodes: The nodes of the graph among all.
 
         Shapes:
-            busy_ms and result: [B, n_nodes of the graph].
+            busy_ms and result: [B, n_nodes].
         """
-        own = np.flatnonzero((self.node >= nodes.start) & (self.node < nodes.stop))
-        place, weights, is_product = self.node[own] - nodes.start, self.weights[:, own], self.is_product[own]
         bandwidth = device.bandwidth_gb_s * GIGA * _BANDWIDTH_SHARE
-        unpacked_s = weights / (_UNPACKED_PER_SM * device.sm_count)
-        moved_s = weights * (self.stored_bytes[own] + _WHOLE_BYTES) / bandwidth
-        read_s = weights * _WHOLE_BYTES / bandwidth
+        unpacked_s = self.weights / (_UNPACKED_PER_SM * device.sm_count)
+        moved_s = self.weights * (self.stored_bytes + _WHOLE_BYTES) / bandwidth
+        read_s = self.weights * _WHOLE_BYTES / bandwidth
         result = busy_ms.copy()
-        found = result[:, place]
+        found = result[:, self.node]
         product = np.maximum(found, 1e3 * read_s) + 1e3 * np.maximum(unpacked_s, moved_s)
-        result[:, place] = np.where(is_product, product, np.maximum(found, 1e3 * unpacked_s))
+        result[:, self.node] = np.where(self.is_product, product, np.maximum(found, 1e3 * unpacked_s))
         return result

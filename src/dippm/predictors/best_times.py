@@ -12,11 +12,11 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.calls import sum_by_call
 from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
-from dippm.costs.packed_weights import PackedWeights
 from dippm.costs.precision import Arithmetic, Precision, autocast_type, whole_model_type
 from dippm.costs.rates import Rates
 from dippm.devices import DeviceSpec
@@ -48,8 +48,8 @@ class BestTimes:
     kernels: KernelModel
     additive: AdditivePredictor
 
-    def break_down(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
-        """On each device the time of each graph, for no operator less than the data sheet allows.
+    def break_down(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[LatencyBreakdown]:
+        """On each device the time of all graphs side by side, for no operator less than the data sheet allows.
 
         Args:
             prepared: The graphs.
@@ -173,18 +173,37 @@ class _Card:
                     np.maximum(own, np.where(compiled.times[member.nodes] > 0.0, known[:, member.nodes], 0.0), out=own)
         likely[:, product] = np.where(reads_weights, of_products, likely[:, product])
 
-    def held_to_device(self, breakdowns: Sequence[LatencyBreakdown]) -> list[LatencyBreakdown]:
-        """The time of each graph where no operator is faster than it is likely to be, nor any interval than it can."""
-        prepared, result = self.prepared, list(breakdowns)
-        if prepared.conditions.runtime is Runtime.CUDA_GRAPH:
-            small = small_kernels_ms(prepared)
-            result = [
-                _with_small_kernels(prepared, small[:, member.nodes], member.nodes, breakdown, self.host)
-                for member, breakdown in zip(prepared.compiled.members, result, strict=True)
-            ]
+    def launched_ms(self, conditions: Conditions | None = None, more_us: FloatArray | float = 0.0) -> FloatArray:
+        """When the host has launched each node of each graph, ms.
+
+        Args:
+            conditions: Other conditions than those of the run.
+            more_us: What each node takes beside its usual launch, microseconds.
+        """
+        prepared = self.prepared
+        return launched_ms(prepared.compiled.plan, conditions or prepared.conditions, self.host, more_us=more_us)
+
+    def held_to_device(self, breakdowns: Sequence[LatencyBreakdown]) -> LatencyBreakdown:
+        """The time of all graphs where no operator is faster than it is likely to be, nor any interval than it can."""
+        times = self.prepared.compiled.times
+        result = LatencyBreakdown.joined(breakdowns, times, self.launched_ms)
+        if self.prepared.conditions.runtime is Runtime.CUDA_GRAPH:
+            result = self._with_small_kernels(result)
         for bound in self.limits.in_turn:
-            result = self._at_least(bound, result)
+            result = result.at_least(bound, times, self.launched_ms)
         return result
+
+    def _with_small_kernels(self, breakdown: LatencyBreakdown) -> LatencyBreakdown:
+        """Captured graphs whose kernels take no less than small ones do, and together no longer than in eager calls."""
+        prepared, times, start = self.prepared, self.prepared.compiled.times, breakdown.start
+        once = breakdown.once_ms(times)
+        more = np.maximum(small_kernels_ms(prepared) - once, 0.0)
+        added = sum_by_call(more * times, start)
+        launch = partial(self.launched_ms, replace(prepared.conditions, runtime=Runtime.EAGER))
+        waited = LatencyBreakdown.of(once, launch, times, start=start).latency_ms
+        room = np.maximum(waited - sum_by_call(once * times, start), 0.0)
+        share = np.minimum(np.divide(room, added, out=np.ones_like(added), where=added > 0.0), 1.0)
+        return breakdown.with_busy(once + breakdown.for_nodes(share) * more, times, self.launched_ms)
 
     def _at_least(self, bound: FloatArray, breakdowns: Sequence[LatencyBreakdown]) -> list[LatencyBreakdown]:
         """The time of each graph where no node takes less than so long when it runs once; bound: [B, n_nodes]."""
@@ -198,15 +217,13 @@ class _Card:
             for member, breakdown in zip(compiled.members, breakdowns, strict=True)
         ]
 
-    def with_packed_weights(self, breakdowns: list[LatencyBreakdown]) -> list[LatencyBreakdown]:
-        """The time of each graph with what its weights in few bits take beside."""
-        packed = self.prepared.packed
+    def with_packed_weights(self, breakdown: LatencyBreakdown) -> LatencyBreakdown:
+        """The time with what unpacking weights and launching by Python code of a library's own take beside."""
+        packed, times = self.prepared.packed, self.prepared.compiled.times
         if packed is None:
-            return breakdowns
-        return [
-            _with_packed_weights(self.prepared, packed, self.device, member.nodes, breakdown, self.host)
-            for member, breakdown in zip(self.prepared.compiled.members, breakdowns, strict=True)
-        ]
+            return breakdown
+        launch = partial(self.launched_ms, more_us=packed.more_host_us())
+        return breakdown.with_busy(packed.slowed_ms(breakdown.once_ms(times), self.device), times, launch)
 
     def corrected(self, conditions: Conditions, physical: PhysicalPlan | None = None) -> list[LatencyBreakdown]:
         """The networks' time of the graphs, by their own kernels unless others are named."""
@@ -330,51 +347,3 @@ class _Limits:
     def in_turn(self) -> tuple[FloatArray, ...]:
         """Each of them once, what is likely first."""
         return (self.least,) if self.likely is self.least else (self.likely, self.least)
-
-
-def _with_small_kernels(
-    prepared: PreparedGraphs, least: FloatArray, nodes: slice, breakdown: LatencyBreakdown, host: Rates
-) -> LatencyBreakdown:
-    """A captured graph whose kernels take no less than small ones do, and all together no longer than in an eager call.
-
-    Args:
-        prepared: The graphs.
-        least: What the kernel of each of its nodes is likely to take at least, ms.
-        nodes: Its nodes.
-        breakdown: Its time.
-        host: Rates of the host.
-
-    Shapes:
-        least: [B, n_nodes].
-    """
-    times, plan = prepared.compiled.times[nodes], prepared.compiled.plan
-    once = breakdown.once_ms(times)
-    more = np.maximum(least - once, 0.0)
-    added = (more * times).sum(axis=1)
-    if not added.any():
-        return breakdown
-    eager = replace(prepared.conditions, runtime=Runtime.EAGER)
-    launch = partial(launched_ms, plan, eager, host, nodes=nodes)
-    waited = LatencyBreakdown.of(once, launch, times).latency_ms
-    room = np.maximum(waited - (once * times).sum(axis=1), 0.0)
-    share = np.minimum(np.divide(room, added, out=np.ones_like(added), where=added > 0.0), 1.0)
-    launch = partial(launched_ms, plan, prepared.conditions, host, nodes=nodes)
-    return breakdown.with_busy(once + share[:, None] * more, times, launch)
-
-
-def _with_packed_weights(
-    prepared: PreparedGraphs,
-    packed: PackedWeights,
-    device: DeviceSpec,
-    nodes: slice,
-    breakdown: LatencyBreakdown,
-    host: Rates,
-) -> LatencyBreakdown:
-    """The time of a graph with what unpacking its weights and launching by Python code of a library's own take."""
-    if not packed.is_in(nodes):
-        return breakdown
-    compiled = prepared.compiled
-    times, more_us = compiled.times[nodes], packed.more_host_us()[:, nodes]
-    launch = partial(launched_ms, compiled.plan, prepared.conditions, host, nodes=nodes, more_us=more_us)
-    slowed = packed.slowed_ms(breakdown.once_ms(times), device, nodes=nodes)
-    return breakdown.with_busy(slowed, times, launch)

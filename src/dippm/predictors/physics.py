@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -163,8 +163,8 @@ class PhysicsPredictor:
         """Of each graph the answers on every device at every batch."""
         memories = self._estimate_memory(prepared, devices)
         of_devices = [
-            self._on(device, prepared, [own[number] for own in memories], breakdowns).answers(mig_policy)
-            for number, (device, breakdowns) in enumerate(
+            self._on(device, prepared, [own[number] for own in memories], breakdown).answers(mig_policy)
+            for number, (device, breakdown) in enumerate(
                 zip(devices, self._times.break_down(prepared, devices), strict=True)
             )
         ]
@@ -184,8 +184,8 @@ class PhysicsPredictor:
         check_software(driving_build(device, software), device, conditions.runtime)
         prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
         ((memory,),) = self._estimate_memory(prepared, [device])
-        ((breakdown,),) = self._times.break_down(prepared, [device])
-        ((prediction,),) = self._on(device, prepared, [memory], [breakdown]).answers(mig_policy)
+        (breakdown,) = self._times.break_down(prepared, [device])
+        ((prediction,),) = self._on(device, prepared, [memory], breakdown).answers(mig_policy)
         at, times = prepared.at, prepared.compiled.times
         fusion = prepared.compiled.plan.work.fusion
         return Explanation(
@@ -212,9 +212,11 @@ class PhysicsPredictor:
         """What a call asks of the board, from which its power follows at any time; raises as :meth:`predict`."""
         check_software(driving_build(device, software), device, conditions.runtime)
         prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
-        ((breakdown,),) = self._times.break_down(prepared, [device])
+        (breakdown,) = self._times.break_down(prepared, [device])
         fusion = prepared.compiled.plan.work.fusion
-        return BoardLoad.of(breakdown, prepared.work_on(device), kernel=None if fusion is None else fusion.kernel)
+        kernel = None if fusion is None else fusion.kernel
+        # Its figures have no axis of graphs.
+        return replace(BoardLoad.of(breakdown, prepared.work_on(device), kernel=kernel), start=None)
 
     def _prepare(
         self, graphs: Sequence[Graph], *, batches: Sequence[int], conditions: Conditions, software: Software
@@ -255,13 +257,13 @@ class PhysicsPredictor:
         device: DeviceSpec,
         prepared: PreparedGraphs,
         memories: Sequence[MemoryEstimate],
-        breakdowns: Sequence[LatencyBreakdown],
+        breakdown: LatencyBreakdown,
     ) -> DeviceAnswers:
         return DeviceAnswers(
             prepared=prepared,
             device=device,
             memories=memories,
-            breakdown=LatencyBreakdown.joined(breakdowns),
+            breakdown=breakdown,
             calibration=self._calibrations[prepared.conditions.mode],
             networks={
                 precision: self._additive.on(device, conditions, prepared.compiled.plan)
