@@ -179,9 +179,9 @@ def predict_each(
 ) -> list[Prediction] | list[list[Prediction]]:
     """Predict many models in one call; arguments as in :func:`predict`, the same for all models.
 
-    What is alike is worked out for many models at once, which takes a third (FP32) to two fifths (amp) of the time of a
-    call for each at inference, where they are graphs already, and three quarters in training. All are read before the
-    first is predicted; one that holds for one batch at a time is read for each and worked out by itself. One that
+    What is alike is worked out for many models at once, which takes a fifth of the time of a call for each, or less, at
+    inference, where they are graphs already, and three quarters in training. All are read before the first is
+    predicted; one that holds for one batch at a time is read for each and worked out by itself. One that
     cannot be read or is refused ends it all: a :func:`sweep` goes on.
 
     Args:
