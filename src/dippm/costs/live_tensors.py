@@ -79,9 +79,10 @@ def live_memory_each(
     sizes, models = as_batches(batches), len(timelines)
     purpose = np.concatenate([timeline.purpose for timeline in timelines])
     pieces = evaluate(np.concatenate([timeline.bytes_of for timeline in timelines]), sizes)
-    is_left_out = np.zeros(len(Purpose), dtype=np.bool_)
-    is_left_out[list(without)] = True
-    pieces[:, is_left_out[purpose]] = 0.0
+    if without:
+        is_left_out = np.zeros(len(Purpose), dtype=np.bool_)
+        is_left_out[list(without)] = True
+        pieces[:, is_left_out[purpose]] = 0.0
     first_piece = _starts_of([timeline.purpose for timeline in timelines])[:-1]
 
     def summed(piece: IndexArray, model: IndexArray) -> FloatArray:
@@ -89,11 +90,10 @@ def live_memory_each(
 
     weight, weight_model = _joined([timeline.weights for timeline in timelines], first_piece)
     given, given_model = _joined([timeline.inputs for timeline in timelines], first_piece)
-    is_cache = purpose[given] == Purpose.CACHE
-    weights, inputs, cache = (
-        summed(*chosen)
-        for chosen in ((weight, weight_model), (given, given_model), (given[is_cache], given_model[is_cache]))
-    )
+    weights, inputs, cache = summed(weight, weight_model), summed(given, given_model), np.zeros((len(sizes), models))
+    if any(Purpose.CACHE in timeline.purposes for timeline in timelines):
+        is_cache = purpose[given] == Purpose.CACHE
+        cache = summed(given[is_cache], given_model[is_cache])
     event_start = _starts_of([timeline.event_piece for timeline in timelines])
     event_piece, event_model = _joined([timeline.event_piece for timeline in timelines], first_piece)
     change = pieces.take(event_piece, axis=1) * np.concatenate([timeline.event_sign for timeline in timelines])
@@ -134,7 +134,9 @@ def live_memory_each(
     return [
         LiveMemory(
             batches=sizes,
-            live_bytes=of_nodes[:, first:stop].reshape(len(sizes), timeline.steps, -1).max(axis=1),
+            live_bytes=of_nodes[:, first:stop].reshape(len(sizes), timeline.steps, -1).max(axis=1)
+            if timeline.steps > 1
+            else of_nodes[:, first:stop],
             **{name: figure[:, model] for name, figure in figures.items()},
         )
         for model, (timeline, (first, stop)) in enumerate(
@@ -158,5 +160,7 @@ def _joined(columns: Sequence[IndexArray], before: IndexArray) -> tuple[IndexArr
     Shapes:
         before: [models]; both results: [n].
     """
+    if len(columns) == 1:
+        return columns[0] + before[0], np.zeros(len(columns[0]), dtype=np.int64)
     model = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
     return np.concatenate(columns) + before[model], model

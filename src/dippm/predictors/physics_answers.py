@@ -58,7 +58,7 @@ class DeviceAnswers:
 
     def answers(self, mig_policy: MigPolicy) -> list[list[Prediction]]:
         """Of each graph the answer at each batch."""
-        figures = np.stack(np.broadcast_arrays(*self._figures()), axis=-1).swapaxes(0, 1).tolist()
+        figures = np.array(self._figures()).transpose(2, 1, 0).tolist()
         return [self._of_graph(place, rows, mig_policy) for place, rows in enumerate(figures)]
 
     def _figures(self) -> list[FloatArray]:
