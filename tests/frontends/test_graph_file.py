@@ -110,6 +110,11 @@ def _put(where: list[Any], place: Any, value: object) -> None:
         lambda graph: graph.update(smallest_batch=None),
         lambda graph: graph.update(proved_batch=-1),
         lambda graph: graph.update(keeps_fp32_parts="no"),
+        lambda graph: graph.update(own_gradients=[["f"]]),
+        lambda graph: graph.update(own_gradients=[["f", ["0"], [0], [], [], [], [], []]]),
+        lambda graph: graph.update(
+            own_gradients=[["f", [], [], [], [], [], [], [["relu", [0], [0], {}, "", "", [99]]]]]
+        ),
         lambda graph: graph.update(has_lifetimes=1),
         lambda graph: graph.update(warnings=[3]),
         lambda graph: graph.update(unsupported_ops={"odd": -1}),

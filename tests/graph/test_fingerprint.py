@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.graph import Dim, DType, Graph, Node, OpKind, TensorRole, TensorSpec
+from dippm.graph import Dim, DType, Graph, Node, OpKind, OwnGradient, TensorRole, TensorSpec
 from dippm.graph.fingerprint import fingerprint
 
 Builder = Any
@@ -58,6 +58,15 @@ def test_it_tells_computations_apart(new_builder: Callable[[], Builder], changes
 def test_another_loss_is_another_model(new_builder: Callable[[], Builder]) -> None:
     graph = block(new_builder())
     assert fingerprint(replace(graph, is_scored_in_fp32=True)) != fingerprint(graph)
+
+
+def test_a_gradient_of_its_own_makes_another_model(new_builder: Callable[[], Builder]) -> None:
+    graph = block(new_builder())
+    own = OwnGradient(
+        name="f_1", outputs=(1,), given=(1,), inputs=(0,), results=(1,),
+        nodes=(Node(kind=OpKind.MUL, inputs=(1, 1), outputs=(1,)),),
+    )  # fmt: skip
+    assert fingerprint(replace(graph, own_gradients=(own,))) != fingerprint(graph)
 
 
 def test_order_of_outputs_counts(new_builder: Callable[[], Builder]) -> None:

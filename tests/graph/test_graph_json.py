@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dippm.errors import ModelReadError
-from dippm.graph import Graph, OpKind
+from dippm.graph import Graph, Node, OpKind, OwnGradient
 from dippm.graph.graph_json import graph_from_dict, graph_to_dict
 
 
@@ -30,6 +30,21 @@ def test_what_is_said_of_the_whole_comes_back(graph: Graph) -> None:
     for name in ("is_scored_in_fp32", "keeps_fp32_parts", "proved_batch", "smallest_batch"):
         del before[name]  # of a file that was written when graphs did not say
     assert graph_from_dict(json.loads(json.dumps(before))) == graph
+
+
+def test_gradients_of_its_own_come_back_and_are_looked_at(graph: Graph) -> None:
+    node = Node(kind=OpKind.MUL, inputs=(2, 3), outputs=(3,), attributes={"axes": (1, 2)}, releases=(2,))
+    own = OwnGradient(
+        name="f_1", outputs=(2,), given=(3,), inputs=(1,), results=(3,), kept=(1,), held=(2,), nodes=(node,)
+    )
+    defined = replace(graph, own_gradients=(own,))
+    values = json.loads(json.dumps(graph_to_dict(defined)))
+    assert graph_from_dict(values) == defined
+    for place, wrong in ((1, []), (3, [99]), (5, [-1])):
+        changed = [*values["own_gradients"][0]]
+        changed[place] = wrong
+        with pytest.raises(ModelReadError, match="gradient of 'f_1'"):
+            graph_from_dict({**values, "own_gradients": [changed]})
 
 
 def test_equal_graphs_make_equal_text(graph: Graph) -> None:

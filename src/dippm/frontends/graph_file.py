@@ -127,7 +127,11 @@ def _check_types(values: dict[str, Any]) -> None:
         _demand(_is_text(name) and type(shape) is list and all(map(_is_dim, shape)), "a tensor's shape")
         _demand(all(each is None or _is_size(each) for each in (alias_of, per_sample)), "a tensor's storage")
         _demand(fixed is None or _is_offset(fixed), "a tensor's storage")
-    for _kind, inputs, outputs, attributes, scope, source_op, releases in values["nodes"]:
+    gradients = values.get("own_gradients", [])
+    for name, *tensors, _nodes in gradients:
+        _demand(_is_text(name) and all(map(_are_indices, tensors)), "the tensors of a gradient of the model's own")
+    nodes = [*values["nodes"], *(node for gradient in gradients for node in gradient[-1])]
+    for _kind, inputs, outputs, attributes, scope, source_op, releases in nodes:
         _demand(_are_indices(inputs) and _are_indices(outputs) and _are_indices(releases), "a node's tensors")
         _demand(_is_text(scope) and _is_text(source_op), "a node's name")
         _demand(all(map(_is_attribute, attributes.values())), "a node's attributes")
@@ -135,7 +139,7 @@ def _check_types(values: dict[str, Any]) -> None:
     count, held = len(values["tensors"]), values["fixed_batch"]
     # A negative index would count from the end.
     _demand(
-        all(0 <= each < count for row in values["nodes"] for each in row[6])
+        all(0 <= each < count for row in nodes for each in row[6])
         and _are_indices([*values["inputs"], *values["outputs"]])
         and type(values["has_lifetimes"]) is bool
         and (held is None or (_is_size(held) and held > 0))

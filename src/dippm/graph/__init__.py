@@ -3,7 +3,7 @@
 from dippm.graph.arrays import GraphArrays
 from dippm.graph.dim import Dim, Shape, fixed_shape
 from dippm.graph.dtype import DType
-from dippm.graph.graph import MOST_RUNS, Attribute, Graph, Node, TensorRole, TensorSpec
+from dippm.graph.graph import MOST_RUNS, OWN_GRADIENT, Attribute, Graph, Node, OwnGradient, TensorRole, TensorSpec
 from dippm.graph.op_kind import (
     ACTIVATION_KINDS,
     ARITHMETIC_KINDS,
@@ -20,6 +20,7 @@ __all__ = [
     "CONTRACTION_KINDS",
     "MOST_RUNS",
     "NORM_KINDS",
+    "OWN_GRADIENT",
     "RECURRENT_KINDS",
     "TRAINING_KINDS",
     "Attribute",
@@ -29,6 +30,7 @@ __all__ = [
     "GraphArrays",
     "Node",
     "OpKind",
+    "OwnGradient",
     "Shape",
     "TensorRole",
     "TensorSpec",

@@ -68,6 +68,11 @@ def fingerprint(graph: Graph) -> str:
     found += [_hash(ahead[index] + b"".join(sorted(records))) for index, records in uses.items()]
     if graph.is_scored_in_fp32:
         found.append(_hash(b"scored in fp32"))
+    for gradient in graph.own_gradients:
+        # Of their operators it is enough to know which ones: what they read is what the model has kept.
+        parts = [describe.operator(node) for node in gradient.nodes]
+        parts += [describe.tensor(graph.tensors[index], -1) for node in gradient.nodes for index in node.outputs]
+        found.append(_hash(b"".join(parts)))
     found.sort()
     return _hash(b"".join(found)).hex()
 

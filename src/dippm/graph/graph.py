@@ -11,9 +11,28 @@ import numpy as np
 from dippm.errors import ModelReadError
 from dippm.graph.codes import mark
 from dippm.graph.columns import NONE, GraphColumns
-from dippm.graph.parts import MOST_DIMENSIONS, MOST_RUNS, Attribute, Node, TensorRole, TensorSpec
+from dippm.graph.parts import (
+    MOST_DIMENSIONS,
+    MOST_RUNS,
+    OWN_GRADIENT,
+    Attribute,
+    Node,
+    OwnGradient,
+    TensorRole,
+    TensorSpec,
+)
 
-__all__ = ["MOST_DIMENSIONS", "MOST_RUNS", "Attribute", "Graph", "Node", "TensorRole", "TensorSpec"]
+__all__ = [
+    "MOST_DIMENSIONS",
+    "MOST_RUNS",
+    "OWN_GRADIENT",
+    "Attribute",
+    "Graph",
+    "Node",
+    "OwnGradient",
+    "TensorRole",
+    "TensorSpec",
+]
 
 _IS_COMPUTED = mark(TensorRole, (TensorRole.ACTIVATION,))
 
@@ -46,6 +65,7 @@ class Graph:
             of transformers and diffusers does: only a reading in that format shows them.
         is_scored_in_fp32: Whether the model's own loss takes its scores in FP32, whatever type they have, as those of
             transformers' decoders do.
+        own_gradients: The backward passes that the model defines itself, of one that was read as it trains.
         unsupported_ops: Operators without a cost rule of their own: framework's name to number of nodes.
         warnings: What the reader could not represent, in words for the user.
         columns: The same tensors and nodes as arrays; made here.
@@ -70,6 +90,7 @@ class Graph:
     known_batches: tuple[int, ...] = ()
     keeps_fp32_parts: bool = False
     is_scored_in_fp32: bool = False
+    own_gradients: tuple[OwnGradient, ...] = ()
     unsupported_ops: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     columns: GraphColumns = field(init=False, repr=False, compare=False)
@@ -141,6 +162,16 @@ class Graph:
         for index in (*self.inputs, *self.outputs):
             if not 0 <= index < count:
                 raise ModelReadError(f"The graph lists tensor {index}; there are {count}.", code="graph.invalid")
+        for gradient in self.own_gradients:
+            named = [index for node in gradient.nodes for index in (*node.outputs, *node.releases)]
+            read = [index for node in gradient.nodes for index in node.inputs if index != NONE]
+            is_paired = len(gradient.outputs) == len(gradient.given) and len(gradient.inputs) == len(gradient.results)
+            if not is_paired or not all(0 <= index < count for index in (*gradient.tensors, *named, *read)):
+                raise ModelReadError(
+                    f"The gradient of '{gradient.name}' names a tensor that does not exist, of {count}, or is not "
+                    "one for each of its tensors.",
+                    code="graph.invalid",
+                )
 
     def _check_order(self) -> None:
         """Every node stands behind those that write what it reads."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from dippm.graph.dim import Dim, Shape
 from dippm.graph.dtype import DType
-from dippm.graph.graph import Graph, Node, TensorRole, TensorSpec
+from dippm.graph.graph import Graph, Node, OwnGradient, TensorRole, TensorSpec
 from dippm.graph.op_kind import OpKind
 
 __all__ = ["graph_from_dict", "graph_to_dict"]
@@ -29,18 +29,7 @@ def graph_to_dict(graph: Graph) -> dict[str, object]:
             ]
             for tensor in graph.tensors
         ],
-        "nodes": [
-            [
-                node.kind.value,
-                node.inputs,
-                node.outputs,
-                dict(node.attributes),
-                node.scope,
-                node.source_op,
-                node.releases,
-            ]
-            for node in graph.nodes
-        ],
+        "nodes": list(map(_node_to_list, graph.nodes)),
         "inputs": graph.inputs,
         "outputs": graph.outputs,
         "has_lifetimes": graph.has_lifetimes,
@@ -52,6 +41,19 @@ def graph_to_dict(graph: Graph) -> dict[str, object]:
         "known_batches": graph.known_batches,
         "keeps_fp32_parts": graph.keeps_fp32_parts,
         "is_scored_in_fp32": graph.is_scored_in_fp32,
+        "own_gradients": [
+            [
+                gradient.name,
+                gradient.outputs,
+                gradient.given,
+                gradient.inputs,
+                gradient.results,
+                gradient.kept,
+                gradient.held,
+                list(map(_node_to_list, gradient.nodes)),
+            ]
+            for gradient in graph.own_gradients
+        ],
         "unsupported_ops": dict(graph.unsupported_ops),
         "warnings": graph.warnings,
     }
@@ -81,6 +83,7 @@ def graph_from_dict(values: dict[str, Any]) -> Graph:
         known_batches=tuple(values.get("known_batches", ())),
         keeps_fp32_parts=values.get("keeps_fp32_parts", False),
         is_scored_in_fp32=values.get("is_scored_in_fp32", False),
+        own_gradients=tuple(map(_own_gradient_from_list, values.get("own_gradients", ()))),
         unsupported_ops=values["unsupported_ops"],
         warnings=tuple(values["warnings"]),
     )
@@ -104,6 +107,32 @@ def _tensor_from_list(row: list[Any], shapes: dict[Shape, Shape]) -> TensorSpec:
         storage_bytes_per_sample=per_sample,
         storage_bytes_fixed=fixed,
     )
+
+
+def _own_gradient_from_list(row: list[Any]) -> OwnGradient:
+    name, outputs, given, inputs, results, kept, held, nodes = row
+    return OwnGradient(
+        name=name,
+        outputs=tuple(outputs),
+        given=tuple(given),
+        inputs=tuple(inputs),
+        results=tuple(results),
+        kept=tuple(kept),
+        held=tuple(held),
+        nodes=tuple(map(_node_from_list, nodes)),
+    )
+
+
+def _node_to_list(node: Node) -> list[object]:
+    return [
+        node.kind.value,
+        node.inputs,
+        node.outputs,
+        dict(node.attributes),
+        node.scope,
+        node.source_op,
+        node.releases,
+    ]
 
 
 def _node_from_list(row: list[Any]) -> Node:

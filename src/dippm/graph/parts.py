@@ -10,7 +10,16 @@ from dippm.graph.dim import Shape
 from dippm.graph.dtype import DType
 from dippm.graph.op_kind import OpKind
 
-__all__ = ["MOST_DIMENSIONS", "MOST_RUNS", "Attribute", "Node", "TensorRole", "TensorSpec"]
+__all__ = [
+    "MOST_DIMENSIONS",
+    "MOST_RUNS",
+    "OWN_GRADIENT",
+    "Attribute",
+    "Node",
+    "OwnGradient",
+    "TensorRole",
+    "TensorSpec",
+]
 
 Attribute = bool | int | float | str | tuple[int, ...]
 
@@ -20,6 +29,9 @@ MOST_DIMENSIONS = 64
 #: Attribute of an operator of any kind in a loop that is not written out to its end: how many times as often as in the
 #: graph it may run.
 MOST_RUNS = "most_runs"
+
+#: Attribute of an operator whose gradient the model defines itself: the name of the :class:`OwnGradient`.
+OWN_GRADIENT = "own_gradient"
 
 
 class TensorRole(StrEnum):
@@ -90,3 +102,33 @@ class Node:
     scope: str = ""
     source_op: str = ""
     releases: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnGradient:
+    """The backward pass that a model defines itself for some of its nodes (``torch.autograd.Function`` in PyTorch).
+
+    Args:
+        name: What these nodes have as their attribute ``OWN_GRADIENT``; that of one call.
+        outputs: Tensors whose gradients it is given.
+        given: A tensor for each of these gradients, which no node writes.
+        inputs: Tensors that it gives gradients to.
+        results: Each of these gradients, in their order.
+        kept: What it keeps of the forward pass until it has run, whether its nodes read it or not.
+        held: What it keeps until the whole backward pass has run.
+        nodes: Its operators, in execution order; they read what the forward pass has made and ``given``.
+    """
+
+    name: str
+    outputs: tuple[int, ...]
+    given: tuple[int, ...]
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
+    kept: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+    nodes: tuple[Node, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[int, ...]:
+        """All tensors that it names beside those of its nodes."""
+        return (*self.outputs, *self.given, *self.inputs, *self.results, *self.kept, *self.held)

@@ -613,8 +613,132 @@ class _StraightThrough(torch.autograd.Function):
         return gradient
 
 
+class _Binarised(torch.autograd.Function):
+    """A mask of the signs, whose gradient is that of what the mask lets through."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mask = x > 0
+        return ctx.mask.float()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.mask
+
+
+class _ComputedAgain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        gate = torch.sigmoid(x)
+        return gradient * (gate * (1 + x * (1 - gate)))
+
+
+class _Wave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        sine, cosine = x.sin(), x.cos()
+        ctx.save_for_backward(sine, cosine)
+        return sine, cosine
+
+    @staticmethod
+    def backward(ctx, of_sine, of_cosine):
+        sine, cosine = ctx.saved_tensors
+        return of_sine * cosine - of_cosine * sine
+
+
+class _NormOfChannels(torch.autograd.Function):
+    """As NAFNet has it: what is normed is kept, and neither the differences nor their squares."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        mean = x.mean(-1, keepdim=True)
+        variance = (x - mean).pow(2).mean(-1, keepdim=True)
+        y = (x - mean) / (variance + 1e-6).sqrt()
+        ctx.save_for_backward(y, variance, weight)
+        return weight * y + bias
+
+    @staticmethod
+    def backward(ctx, gradient):
+        y, variance, weight = ctx.saved_tensors
+        g = gradient * weight
+        mean = g.mean(-1, keepdim=True)
+        mean_y = (g * y).mean(-1, keepdim=True)
+        of_x = 1.0 / torch.sqrt(variance + 1e-6) * (g - y * mean_y - mean)
+        return of_x, (gradient * y).sum((0, 1)), gradient.sum((0, 1))
+
+
+class _Scan(torch.autograd.Function):
+    """Sums from the left in place, as selective scans have them; only the last of its results is kept."""
+
+    @staticmethod
+    def forward(ctx, a, x):
+        a_copy, result = a.clone(), x.clone()
+        half = result.view(*result.shape[:-1], -1, 2)
+        half[..., 1].add_(a_copy.view(half.shape)[..., 1].mul(half[..., 0]))
+        ctx.save_for_backward(a, result)
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        a, result = ctx.saved_tensors
+        own = gradient.clone()
+        half = own.view(*own.shape[:-1], -1, 2)
+        half[..., 0].add_(a.view(half.shape)[..., 1].mul(half[..., 1]))
+        of_a = torch.zeros_like(result)
+        of_a[..., 1:].add_(result[..., :-1] * own[..., 1:])
+        return of_a, own
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(x, weight, bias):
+        return x @ weight.t() + bias
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        rows = gradient.flatten(0, -2)
+        of_x = gradient @ weight if ctx.needs_input_grad[0] else None
+        return of_x, rows.t() @ x.flatten(0, -2), rows.sum(0)
+
+
+_OWN_GRADIENTS = {
+    "mask": _Binarised.apply,
+    "computed again": _ComputedAgain.apply,
+    "computed again in what is checkpointed": lambda x: checkpoint(
+        lambda y: _ComputedAgain.apply(y) * 2, x, use_reentrant=False
+    ),
+    "two results": lambda x: sum(_Wave.apply(x)),
+    "one of two results": lambda x: _Wave.apply(x)[0],
+    "the gradient itself": _StraightThrough.apply,
+    "scan": lambda x: _Scan.apply(x * 2, x),
+}
+
+
+@pytest.mark.parametrize("name", _OWN_GRADIENTS)
+def test_gradients_that_a_function_defines(name):
+    function = _OWN_GRADIENTS[name]
+    _assert_alike(lambda: nn.Sequential(nn.Linear(64, 64), _Call(function), nn.Linear(64, 64)), _TOKENS)
+
+
+@pytest.mark.parametrize(("function", "shapes"), [(_NormOfChannels, [(64,), (64,)]), (_Product, [(64, 64), (64,)])])
+def test_gradients_of_weights_that_a_function_defines(function, shapes):
+    _assert_alike(lambda: nn.Sequential(_Call(function.apply, *shapes), _Call(function.apply, *shapes)), _TOKENS)
+
+
 # Those that are among the layers above are left out.
 _FUNCTIONS = {
+    "mask of its own": _Binarised.apply,
     "slice": lambda x: _filled(x, (slice(4), torch.relu)),
     "function of its own": _StraightThrough.apply,
     "sort": lambda x: x.sort(-1)[0],

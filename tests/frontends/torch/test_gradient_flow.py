@@ -161,3 +161,13 @@ def test_inside_a_function_gradients_are_as_they_were_outside() -> None:
     with torch.no_grad(), flow.inside_function(is_on=flow.is_on), torch.enable_grad():
         assert not flow.is_on
     assert not flow.is_inside_function
+
+
+def test_what_a_function_of_its_own_makes_depends_on_what_it_is_given() -> None:
+    flow = GradientFlow()
+    flow.add_weight(0)
+    flow.note_function([1], [2])
+    assert not flow.depends(2)
+    flow.note_function([0, 1], [2])
+    assert flow.depends(2)
+    assert not flow.is_cut(2)

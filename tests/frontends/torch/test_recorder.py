@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from dippm.costs.software_graph import count_raised_products  # noqa: E402
 from dippm.errors import UnsupportedError  # noqa: E402
 from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
 from dippm.frontends.torch import read_torch_file, recorder  # noqa: E402
+from dippm.frontends.torch.recorder import Recorder  # noqa: E402
 from dippm.graph import Dim, Graph, OpKind  # noqa: E402
 
 torch = pytest.importorskip("torch")
@@ -447,3 +449,27 @@ def test_a_check_of_the_input_is_taken_to_pass_and_reported(read: Callable[..., 
     assert len(graph.warnings) == 1
     assert "checks of its values" in graph.warnings[0]
     assert not graph.unsupported_ops
+
+
+def test_what_is_recorded_apart_leaves_the_rest_alone() -> None:
+    recorder = Recorder(scope=lambda: "")
+    x = recorder.table.add_input(name="x", shape=(2, 3), dtype=torch.float32)
+
+    def fail() -> list[Any]:
+        torch.special.airy_ai(x)
+        recorder.assumptions.append("said in vain")
+        raise ValueError
+
+    with recorder:
+        y = x + 1
+        results, nodes = recorder.record_apart(lambda: [(y * 2).exp(), None])
+        with pytest.raises(ValueError, match=r"^$"):
+            recorder.record_apart(fail)
+        torch.sin(y)
+    assert [node.source_op for node in nodes] == ["aten.mul", "aten.exp"]
+    assert results == (nodes[1].outputs[0], -1)
+    assert nodes[1].releases == nodes[0].outputs
+    assert [node.source_op for node in recorder.nodes()] == ["aten.add", "aten.sin"]
+    assert not {*results} & {index for node in recorder.nodes() for index in node.releases}
+    assert recorder.unsupported == {}
+    assert recorder.assumptions == []

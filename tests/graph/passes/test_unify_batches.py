@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from dippm.errors import UnsupportedError
-from dippm.graph import Dim, DType, Graph, Node, OpKind, TensorRole, TensorSpec, fixed_shape
+from dippm.graph import Dim, DType, Graph, Node, OpKind, OwnGradient, TensorRole, TensorSpec, fixed_shape
 from dippm.graph.passes.unify_batches import check_batch, unify_batches
 
 
@@ -110,3 +110,28 @@ def test_a_number_in_the_code_may_follow_the_batch() -> None:
         return replace(graph, nodes=(replace(graph.nodes[0], attributes={"scalar": scalar}),))
 
     check_batch(unify_batches(scaled(2, 1.0), scaled(3, 1.0), batches=(2, 3)), scaled(64, 2.0), 64)
+
+
+def with_gradient(batch: int, *, kind: OpKind = OpKind.MUL, name: str = "f_1") -> Graph:
+    """The same with a gradient that the model defines."""
+    graph = at_batch(batch)
+    own = OwnGradient(
+        name=name, outputs=(1,), given=(2,), inputs=(0,), results=(2,),
+        nodes=(Node(kind=kind, inputs=(1, 1), outputs=(2,), source_op=kind.value),),
+    )  # fmt: skip
+    return replace(graph, tensors=(*graph.tensors, replace(graph.tensors[1], name="g")), own_gradients=(own,))
+
+
+def test_gradients_of_its_own_become_linear_in_the_batch() -> None:
+    graph = unify_batches(with_gradient(2), with_gradient(3), batches=(2, 3))
+    assert graph.tensors[2].shape == (Dim(5, 1), Dim(0, 4))
+    assert check_batch(graph, with_gradient(7), 7).own_gradients == graph.own_gradients
+    for other in (
+        with_gradient(7, kind=OpKind.ADD),
+        with_gradient(7, name="g_1"),
+        replace(with_gradient(7), own_gradients=()),
+    ):
+        with pytest.raises(UnsupportedError, match="in proportion"):
+            check_batch(graph, other, 7)
+        with pytest.raises(UnsupportedError, match="in proportion"):
+            unify_batches(with_gradient(2), other, batches=(2, 7))

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dippm.costs.training_step.step_builder import StepBuilder, count_elements
-from dippm.graph import Attribute, Node, OpKind, TensorRole
+from dippm.graph import OWN_GRADIENT, Attribute, Node, OpKind, OwnGradient, TensorRole
 
 __all__ = ["ACCUMULATE", "RESHAPE", "Gradients", "Outputs", "Rule", "first_of", "function_of"]
 
@@ -33,15 +33,27 @@ class Gradients:
         builder: Where the nodes of the backward pass go.
         nodes: Nodes of the forward pass in their order.
         sparse_tables: Parameters whose gradient is the rows that were looked up.
+        own: By name the gradients that the model defines itself.
 
     Attributes:
-        rows: For each of these which rows its gradient has.
+        rows: For each of the sparse tables which rows its gradient has.
+        free_after: Storages that the model's own backward passes keep until a node, whether it reads them or not.
+        held: Tensors that they keep until the whole backward pass has run.
     """
 
     def __init__(
-        self, builder: StepBuilder, nodes: Sequence[Node], *, sparse_tables: Collection[int] = frozenset()
+        self,
+        builder: StepBuilder,
+        nodes: Sequence[Node],
+        *,
+        sparse_tables: Collection[int] = frozenset(),
+        own: Mapping[str, OwnGradient] | None = None,
     ) -> None:
         self.builder = builder
+        self.free_after: dict[int, int] = {}
+        self.held: list[int] = []
+        self._own = own or {}
+        self._again: dict[int, int] = {}
         self.sparse_tables = sparse_tables
         self.rows: dict[int, int] = {}
         self._pending: dict[int, int] = {}
@@ -63,6 +75,12 @@ class Gradients:
         for node in nodes:
             if node.kind is OpKind.VIEW:
                 self._viewed.update(dict.fromkeys(node.outputs, node.inputs[0]))
+            own = self.own_gradient(node)
+            if own is not None:
+                if self.wants_any(list(map(self.current, own.inputs))):
+                    made = map(self.current, own.outputs)
+                    self._wanted.update(index for index in made if self.builder.dtype(index).is_differentiable)
+                continue
             if self.goes_through(node):
                 self._wanted.update(index for index in node.outputs if self.builder.dtype(index).is_differentiable)
                 self._wanted.update(self.written_through(node))
@@ -77,9 +95,20 @@ class Gradients:
 
     def goes_through(self, node: Node) -> bool:
         """Whether a gradient of a node's results becomes one of its inputs."""
+        own = self.own_gradient(node)
+        if own is not None:
+            return self.wants_any(list(map(self.current, own.inputs)))
         if node.kind in _NO_GRADIENT or node.attributes.get("function") in _CUT_FUNCTIONS:
             return False
         return self.wants_any(node.inputs)
+
+    def own_gradient(self, node: Node) -> OwnGradient | None:
+        """The gradient that the model defines itself for a node and others, None where it does not."""
+        return self._own.get(str(node.attributes.get(OWN_GRADIENT, ""))) if self._own else None
+
+    def current(self, tensor: int) -> int:
+        """A tensor of the forward pass, or its second computation where there is one."""
+        return self._again.get(tensor, tensor)
 
     def start(self, tensor: int) -> None:
         """Begin with the gradient of the loss, which is one."""
@@ -124,6 +153,7 @@ class Gradients:
 
     def rename(self, old: int, new: int) -> None:
         """Let the gradient of a tensor be that of another, its second computation."""
+        self._again[old] = new
         if old in self._pending:
             self._pending[new] = self._pending.pop(old)
 

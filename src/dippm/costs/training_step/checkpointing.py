@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from dippm.costs.training_step.backward import Gradients
 from dippm.costs.training_step.forward import append_forward_node
-from dippm.costs.training_step.gradient_rules import run_backward
+from dippm.costs.training_step.own_gradients import run_backward_of
 from dippm.costs.training_step.step_builder import StepBuilder
 from dippm.errors import UnsupportedError
 from dippm.graph import Attribute, Graph, Node
@@ -113,9 +113,7 @@ def run_block_backward(builder: StepBuilder, gradients: Gradients, nodes: Sequen
             releases=(),
         )
         again.append((position, append_forward_node(builder, copy)))
-    gradients.add_wanted([node for _, node in again])
     for old, new in renamed.items():
         gradients.rename(old, new)
-    for position, node in reversed(again):
-        builder.twin, builder.scope = position, node.scope
-        run_backward(gradients, node)
+    gradients.add_wanted([node for _, node in again])
+    run_backward_of(gradients, again)

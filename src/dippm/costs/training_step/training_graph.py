@@ -19,9 +19,13 @@ from dippm.costs.training_step.backward import ACCUMULATE, RESHAPE, Gradients
 from dippm.costs.training_step.checkpointing import find_blocks, find_functions, run_block_backward
 from dippm.costs.training_step.explicit_types import with_explicit_types
 from dippm.costs.training_step.forward import append_forward_node
-from dippm.costs.training_step.gradient_rules import run_backward
 from dippm.costs.training_step.loss import append_loss, start_backward
 from dippm.costs.training_step.optimizer import append_update
+from dippm.costs.training_step.own_gradients import (
+    run_backward_of,
+    with_own_gradients_apart,
+    with_own_gradients_behind,
+)
 from dippm.costs.training_step.sparse_gradients import find_sparse_tables, refuse_sparse
 from dippm.costs.training_step.step_builder import StepBuilder, change_node, change_tensor
 from dippm.errors import UnsupportedError
@@ -142,7 +146,8 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
             ``optimizer.complex`` where weights are complex and the optimizer takes real ones alone,
             ``optimizer.sparse`` where tables have sparse gradients and it takes none.
     """
-    explicit, kept_casts = _with_adapters_and_types(graph, settings)
+    explicit, kept_casts = _with_adapters_and_types(with_own_gradients_behind(graph), settings)
+    explicit = with_own_gradients_apart(explicit)
     parameters = [
         index
         for index, tensor in enumerate(explicit.tensors)
@@ -174,7 +179,8 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
             free_after[builder.base(index)] = len(builder.nodes) - 1
 
     sparse = find_sparse_tables(explicit, settings.optimizer, accumulation=settings.accumulation)
-    gradients = Gradients(builder, [node for _, node in seen], sparse_tables=sparse)
+    own = {gradient.name: gradient for gradient in explicit.own_gradients}
+    gradients = Gradients(builder, [node for _, node in seen], sparse_tables=sparse, own=own)
     builder.scope = "loss"
     first = len(builder.nodes)
     loss = append_loss(builder, explicit.outputs, gradients, is_autocast=settings.precision.is_autocast)
@@ -189,6 +195,9 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     builder.phase = Phase.BACKWARD
     start_backward(builder, gradients)
     _append_backward(builder, gradients, seen, blocks)
+    end = len(builder.nodes) - 1
+    free_after.update(gradients.free_after)
+    free_after.update((builder.base(index), end) for index in gradients.held)
     free_after.update(_logarithms_until(builder, dropped={seen[position][0] for position in dropped}))
     builder.twin, builder.scope = -1, "optimizer"
     trained = [index for index in parameters if gradients.of_parameter(index) is not None]
@@ -205,6 +214,7 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
         tensors=tuple(builder.tensors),
         nodes=nodes,
         outputs=(),
+        own_gradients=(),
         has_lifetimes=True,
     )
     return TrainingGraph(
@@ -264,9 +274,7 @@ def _append_backward(
     """The backward pass, the last node first; a block that was dropped is computed again when its turn comes."""
     stop = len(seen)
     for block in (*reversed(blocks), range(0)):
-        for position, node in reversed(seen[block.stop : stop]):
-            builder.twin, builder.scope = position, node.scope
-            run_backward(gradients, node)
+        run_backward_of(gradients, seen[block.stop : stop])
         if block:
             run_block_backward(builder, gradients, seen[block.start : block.stop])
         stop = block.start

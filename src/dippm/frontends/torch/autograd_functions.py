@@ -1,7 +1,9 @@
-"""Which operators a model runs for its backward pass to run them again, and keeps the arguments of alone.
+"""Functions of a model's own (``torch.autograd.Function``), and what it computes again for its backward pass.
 
-Those are a ``torch.autograd.Function`` of its own that keeps nothing but its arguments, and what runs under
-``torch.utils.checkpoint``, which is such a function where it is reentrant.
+A function's backward pass is run once right after its forward pass, on gradients that have a shape and no data, and
+recorded apart. Where that fails, its operators have the gradients that they always have; all of them run again if it
+keeps nothing but its arguments. So does what runs under ``torch.utils.checkpoint``, which is such a function where it
+is reentrant.
 """
 
 from __future__ import annotations
@@ -10,14 +12,15 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd.function import FunctionCtx, FunctionMeta, _SingleLevelFunction
+from torch.autograd.function import BackwardCFunction, FunctionCtx, FunctionMeta, _SingleLevelFunction
 from torch.utils import checkpoint
+from torch.utils.checkpoint import CheckpointFunction
 
+from dippm.frontends.torch.function_backward import FunctionCall, record_backward, take_arguments
 from dippm.frontends.torch.gradient_flow import GradientFlow
 from dippm.frontends.torch.recorder import Recorder
 
@@ -29,10 +32,9 @@ _CHECKPOINTS = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_wit
 
 @contextmanager
 def functions_followed(recorder: Recorder, flow: GradientFlow) -> Iterator[None]:
-    """Mark what runs inside a function that keeps its arguments alone: its backward pass computes the rest again.
+    """Record the backward passes of functions, and mark what runs inside of those whose backward pass runs it again.
 
-    Of a function that keeps something else, or keeps it elsewhere, nothing is known: it is read as the operators that
-    it runs. What other threads run meanwhile is theirs.
+    What other threads run meanwhile is theirs.
 
     Args:
         recorder: Where the operators are recorded.
@@ -53,33 +55,24 @@ def functions_followed(recorder: Recorder, flow: GradientFlow) -> Iterator[None]
         else:
             save(self, *tensors)
 
+    def needs(self: Any) -> tuple[bool, ...]:
+        is_read = threading.get_ident() == reader and calls.is_inside
+        return calls.needs if is_read else needed.__get__(self)
+
+    context_class: Any = BackwardCFunction
+    needed = context_class.needs_input_grad
     # ``Function.apply`` is C's own since 2.15 (github.com/pytorch/pytorch, pull request 190694), and models may have
     # taken it under another name before. It asks the class for what it calls, which goes by way of its metaclass.
     metaclass: Any = FunctionMeta
     metaclass.__getattribute__ = look_up
+    context_class.needs_input_grad = property(needs)
     FunctionCtx.save_for_backward = note  # type: ignore[method-assign]
     try:
         yield
     finally:
         del metaclass.__getattribute__
+        del context_class.needs_input_grad
         FunctionCtx.save_for_backward = save  # type: ignore[method-assign]
-
-
-@dataclass(kw_only=True, slots=True, eq=False)
-class _Call:
-    """One call of a function.
-
-    Args:
-        cls: Its class.
-        start: Operators that were recorded before it.
-        is_on: Whether it is differentiated.
-        saved: What it keeps for its backward pass.
-    """
-
-    cls: Any
-    start: int
-    is_on: bool
-    saved: list[torch.Tensor | None] = field(default_factory=list)
 
 
 class _Calls:
@@ -91,13 +84,18 @@ class _Calls:
 
     def __init__(self, recorder: Recorder, flow: GradientFlow) -> None:
         self._recorder, self._flow = recorder, flow
-        self._inside: list[_Call] = []
-        self._next: tuple[str, _Call] | None = None
+        self._inside: list[FunctionCall] = []
+        self._next: tuple[str, FunctionCall] | None = None
 
     @property
     def is_inside(self) -> bool:
         """Whether a function runs."""
         return bool(self._inside)
+
+    @property
+    def needs(self) -> tuple[bool, ...]:
+        """Which arguments of the innermost function need a gradient."""
+        return self._inside[-1].needs
 
     def note(self, tensors: Sequence[torch.Tensor | None]) -> None:
         """Take note of what the innermost function keeps."""
@@ -106,27 +104,43 @@ class _Calls:
     def look_up(self, cls: Any, name: str, value: Any) -> Any:
         """What a class gives for a name: in the middle of a call a function that follows it."""
         if name == "_backward_cls":
-            self._next = "forward", _Call(cls=cls, start=self._recorder.step_count, is_on=self._flow.is_on)
+            self._next = "forward", FunctionCall(cls=cls, start=self._recorder.step_count, is_on=self._flow.is_on)
         elif self._next is not None and name == self._next[0] and cls is self._next[1].cls:
             (_, call), self._next = self._next, None
             return partial(self._run, call, name, value)
         return value
 
-    def _run(self, call: _Call, name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def _run(self, call: FunctionCall, name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        has_context = type.__getattribute__(call.cls, "setup_context") is not _SingleLevelFunction.setup_context
+        if name == "forward":
+            take_arguments(self._recorder, self._flow, call, (*given[0 if has_context else 1 :], *named.values()))
+        if name != "forward" or not has_context:
+            call.context = given[0]
         self._inside.append(call)
         try:
             with self._flow.inside_function(is_on=call.is_on):
                 result = function(*given, **named)
         finally:
             self._inside.pop()
-        has_context = type.__getattribute__(call.cls, "setup_context") is not _SingleLevelFunction.setup_context
         if name == "forward" and has_context:
             self._next = "setup_context", call
-        else:
+        elif not self._record_backward(call, given[2] if has_context else result):
             self._mark(call, given[1] if has_context else (*given[1:], *named.values()))
         return result
 
-    def _mark(self, call: _Call, arguments: Sequence[Any]) -> None:
+    def _record_backward(self, call: FunctionCall, result: Any) -> bool:
+        """Record the backward pass of a function that has run; whether there is one and it could be."""
+        # What runs around it may have a gradient of its own.
+        is_inner = any(other.cls is not CheckpointFunction for other in self._inside)
+        if is_inner or call.cls is CheckpointFunction:
+            return False
+        self._inside.append(call)
+        try:
+            return record_backward(self._recorder, self._flow, call, result)
+        finally:
+            self._inside.pop()
+
+    def _mark(self, call: FunctionCall, arguments: Sequence[Any]) -> None:
         known = set(map(id, arguments))
         if call.is_on and call.saved and all(tensor is None or id(tensor) in known for tensor in call.saved):
             self._recorder.mark_function(call.start, call.cls.__name__)

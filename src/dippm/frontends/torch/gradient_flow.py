@@ -41,6 +41,18 @@ class GradientFlow:
         finally:
             self._is_on_outside = before
 
+    def note_function(self, inputs: Iterable[int], outputs: Iterable[int]) -> None:
+        """Take note of a function that has a gradient of its own, whatever it runs.
+
+        Args:
+            inputs: What it reads.
+            outputs: What it makes that could have a gradient.
+        """
+        if any(self.depends(index) and not self.is_cut(index) for index in inputs):
+            for index in outputs:
+                self._dependent.add(index)
+                self._cut.discard(index)
+
     @property
     def is_inside_function(self) -> bool:
         """Whether an ``autograd.Function`` runs."""

@@ -373,6 +373,7 @@ class _Reading:
             fixed_batch=batch,
             keeps_fp32_parts=_keeps_fp32_parts(self.module),
             is_scored_in_fp32=self.mode is Mode.TRAINING and is_scored_in_fp32(self.module),
+            own_gradients=tuple(recorder.own_gradients),
             unsupported_ops=dict(recorder.unsupported),
             warnings=tuple(dict.fromkeys(recorder.assumptions)),
         )

@@ -9,7 +9,7 @@ known and raises :class:`~dippm.frontends.torch.asked_values.DataDependentError`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +50,7 @@ from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, 
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
 from dippm.frontends.torch.tensor_table import Slot, TensorTable, may_keep_values
 from dippm.frontends.torch.wrapped_tensors import is_wrapper
-from dippm.graph import Attribute, Node, OpKind, TensorRole, TensorSpec
+from dippm.graph import OWN_GRADIENT, Attribute, Node, OpKind, OwnGradient, TensorRole, TensorSpec
 
 __all__ = ["Recorder"]
 
@@ -97,6 +97,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         autocast: Where the model switches autocast on or off itself.
         flow: Which tensors a gradient goes back from; None where no backward pass follows.
+        own_gradients: The backward passes that the model defines itself.
         raised: What the last operator raised, or None; TorchScript passes an error of its own on instead.
     """
 
@@ -120,6 +121,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.autocast = AutocastRegions(self.assumptions)
         self._scope = scope
         self._steps: list[_Step] = []
+        self.own_gradients: list[OwnGradient] = []
+        self._apart: set[int] = set()
         # What is recorded whole and is a view of what its last part makes.
         self._unseen_views: set[int] = set()
         self._count = 0
@@ -136,18 +139,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def nodes(self) -> tuple[Node, ...]:
         """All nodes recorded so far, each with the storages given back right after it."""
-        return tuple(
-            Node(
-                kind=step.kind,
-                inputs=step.inputs,
-                outputs=step.outputs,
-                attributes=step.attributes,
-                scope=step.scope,
-                source_op=step.source_op,
-                releases=tuple(step.releases),
-            )
-            for step in self._steps
-        )
+        return _as_nodes(self._steps)
 
     @property
     def step_count(self) -> int:
@@ -158,6 +150,39 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Mark the nodes from one on as those of an autograd function of the model's own, which keeps its arguments."""
         for step in self._steps[start:]:
             step.attributes[AUTOGRAD_FUNCTION] = f"{name}_{start}"
+
+    def mark_own_gradient(self, start: int, gradient: OwnGradient) -> None:
+        """Let the nodes from one on have a backward pass that the model defines itself."""
+        for step in self._steps[start:]:
+            step.attributes[OWN_GRADIENT] = gradient.name
+        self.own_gradients.append(gradient)
+
+    def record_apart(
+        self, run: Callable[[], Sequence[torch.Tensor | None]]
+    ) -> tuple[tuple[int, ...], tuple[Node, ...]]:
+        """Record operators that are no part of the forward pass.
+
+        Args:
+            run: Runs them, and returns results.
+
+        Returns:
+            The indices of the results, -1 where there is none, and the nodes.
+        """
+        steps, self._steps = self._steps, []
+        unsupported, assumptions = dict(self.unsupported), len(self.assumptions)
+        first = len(self.table.specs)
+        try:
+            found = run()
+            results = tuple(-1 if each is None else self.table.slot(self.table.adopt(each)).index for each in found)
+            return results, _as_nodes(self._steps)
+        except Exception:
+            self.unsupported = unsupported
+            del self.assumptions[assumptions:]
+            raise
+        finally:
+            self._steps = steps
+            # The forward pass gives back nothing of these, whenever they go.
+            self._apart.update(range(first, len(self.table.specs)))
 
     def index_of(self, tensor: torch.Tensor) -> int:
         """Index of a tensor object in the graph; one never seen becomes a constant."""
@@ -173,7 +198,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.flow.depends(index) and not self.flow.is_cut(index)
 
     def _release(self, base: int) -> None:
-        if self._steps:
+        if self._steps and base not in self._apart:
             self._steps[-1].releases.append(base)
 
     def known_value(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -519,6 +544,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self.table.specs[base].role is TensorRole.PARAMETER:
                 return OpKind.LINEAR
         return rule.kind
+
+
+def _as_nodes(steps: Iterable[_Step]) -> tuple[Node, ...]:
+    return tuple(
+        Node(
+            kind=step.kind,
+            inputs=step.inputs,
+            outputs=step.outputs,
+            attributes=step.attributes,
+            scope=step.scope,
+            source_op=step.source_op,
+            releases=tuple(step.releases),
+        )
+        for step in steps
+    )
 
 
 def _is_fused(arguments: Mapping[str, Any]) -> bool:

@@ -31,19 +31,22 @@ def unify_batches(first: Graph, second: Graph, *, batches: tuple[int, int]) -> G
         UnsupportedError: ``graph.batch_dependent`` where the two readings differ in more than sizes, or a dimension
             does not grow in proportion to the batch.
     """
-    if len(first.nodes) != len(second.nodes):
+    ran, ran_again = _all_nodes(first), _all_nodes(second)
+    if len(ran) != len(ran_again):
         raise batch_dependent(
-            f"it runs {len(first.nodes)} operators at batch {batches[0]} and {len(second.nodes)} at {batches[1]}"
+            f"it runs {len(ran)} operators at batch {batches[0]} and {len(ran_again)} at {batches[1]}"
         )
     if len(first.tensors) != len(second.tensors):
         raise batch_dependent(
             f"it makes {len(first.tensors)} tensors at batch {batches[0]} and {len(second.tensors)} at {batches[1]}"
         )
-    for position, (a, b) in enumerate(zip(first.nodes, second.nodes, strict=True)):
+    for position, (a, b) in enumerate(zip(ran, ran_again, strict=True)):
         if a.kind is not b.kind or a.inputs != b.inputs or a.outputs != b.outputs:
             raise batch_dependent(f"operator {position} is {a.source_op} at one batch and {b.source_op} at another")
         if a.kind not in _SHAPED_BY_TENSORS and a.attributes != b.attributes:
             raise batch_dependent(f"an attribute of operator {position} ({a.source_op}) depends on the batch")
+    if not _have_like_gradients(first, second):
+        raise batch_dependent("gradients of its own are others")
     tensors = tuple(_unify_tensor(a, b, batches=batches) for a, b in zip(first.tensors, second.tensors, strict=True))
     return replace(first, tensors=tensors, fixed_batch=None, fixed_batch_reason="")
 
@@ -62,11 +65,10 @@ def check_batch(graph: Graph, concrete: Graph, batch: int) -> Graph:
     Raises:
         UnsupportedError: ``graph.batch_dependent`` where the two differ at that batch.
     """
-    if len(graph.nodes) != len(concrete.nodes) or len(graph.tensors) != len(concrete.tensors):
-        raise batch_dependent(
-            f"it runs {len(concrete.nodes)} operators at batch {batch} and {len(graph.nodes)} at smaller ones"
-        )
-    for position, (a, b) in enumerate(zip(graph.nodes, concrete.nodes, strict=True)):
+    ran, ran_again = _all_nodes(graph), _all_nodes(concrete)
+    if len(ran) != len(ran_again) or len(graph.tensors) != len(concrete.tensors):
+        raise batch_dependent(f"it runs {len(ran_again)} operators at batch {batch} and {len(ran)} at smaller ones")
+    for position, (a, b) in enumerate(zip(ran, ran_again, strict=True)):
         if a.kind is not b.kind or a.inputs != b.inputs or a.outputs != b.outputs:
             raise batch_dependent(
                 f"operator {position} is {b.source_op} at batch {batch} and {a.source_op} at smaller ones"
@@ -75,9 +77,23 @@ def check_batch(graph: Graph, concrete: Graph, batch: int) -> Graph:
             raise batch_dependent(f"an attribute of operator {position} ({a.source_op}) depends on the batch")
     if graph.inputs != concrete.inputs or graph.outputs != concrete.outputs:
         raise batch_dependent("its inputs or outputs are others")
+    if not _have_like_gradients(graph, concrete):
+        raise batch_dependent("gradients of its own are others")
     for mixed, fixed in zip(graph.tensors, concrete.tensors, strict=True):
         _check_tensor(mixed, fixed, batch=batch)
     return replace(graph, proved_batch=batch)
+
+
+def _all_nodes(graph: Graph) -> tuple[Node, ...]:
+    """The nodes of a graph, and those of the gradients that the model defines itself."""
+    return (*graph.nodes, *(node for gradient in graph.own_gradients for node in gradient.nodes))
+
+
+def _have_like_gradients(first: Graph, second: Graph) -> bool:
+    """Whether gradients that the model defines itself have the same numbers of nodes, and name the same tensors."""
+    return [(len(one.nodes), one.name, one.tensors) for one in first.own_gradients] == [
+        (len(one.nodes), one.name, one.tensors) for one in second.own_gradients
+    ]
 
 
 def _without_scalar(node: Node) -> Mapping[str, Attribute]:
