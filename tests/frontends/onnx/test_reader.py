@@ -195,6 +195,36 @@ def test_open_batch_that_does_not_grow_needs_a_hint(build) -> None:
     assert graph.tensors[graph.outputs[1]].shape[0].fixed == 36
 
 
+def attention_traced_at(batch: int) -> tuple[list, dict]:
+    """A target that merges the batch, as tracing leaves where sizes went through Python."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "merged"], ["m"]),
+        helper.make_node("MatMul", ["m", "w"], ["h"]),
+        helper.make_node("Reshape", ["h", "apart"], ["y"]),
+    ]
+    return nodes, {"merged": np.array([-1, 16]), "w": zeros(16, 8), "apart": np.array([batch, 6, 8])}
+
+
+@pytest.mark.parametrize("hint", [None, 1, 4, 7])
+def test_an_open_batch_that_tracing_wrote_into_the_file_is_found(build, shape_of, hint) -> None:
+    nodes, weights = attention_traced_at(4)
+    graph = read_onnx(build(nodes, weights=weights, inputs={"x": ["N", 6, 16]}), batch_hint=hint)
+    sizes = ["4", "6", "8"] if hint == 4 else ["N", "6", "8"]
+    assert shape_of(graph, graph.outputs[0]) == sizes
+
+
+def test_an_open_batch_that_no_other_follows_is_named(build) -> None:
+    nodes = [
+        helper.make_node("GatherElements", ["x", "rows"], ["g"], axis=1),
+        helper.make_node("Concat", ["g", "x"], ["c"], axis=1),
+        helper.make_node("MatMul", ["c", "w"], ["y"]),
+    ]
+    weights = {"rows": np.array([[0, 1], [1, 0], [0, 0], [1, 1]]), "w": zeros(10, 8)}
+    graph = read_onnx(build(nodes, weights=weights, inputs={"x": ["N", 8]}), batch_hint=8)
+    assert graph.fixed_batch == 4
+    assert "declares its batch open, but holds batch 4" in graph.fixed_batch_reason
+
+
 def test_sizes_that_level_off_with_the_batch_fix_it(build) -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["s"], end=1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import nan
 from typing import TYPE_CHECKING, TypeVar
 
@@ -48,6 +49,11 @@ _DATA_LIMITS = ((DATA_LIMIT, 0), (20_000, 0), (6_000, 0), (500, 0), (0, 20_000),
 _ATTEMPTS = 64
 _HELD_ATTEMPTS = 16
 _SOME_STEPS = 24
+# A batch that an open file may have been traced with: the largest, and how many sizes in its code are tried; and most
+# elements of a constant that may be a shape.
+_LARGEST_TRACED = 512
+_MOST_TRACED = 24
+_MOST_DIMENSIONS = 8
 Result = TypeVar("Result")
 
 _NO_INPUT = InputShapes()
@@ -218,18 +224,47 @@ def _read_open_at_one_batch(
     try:
         return _regrow(program, plan, name, native_batch=1, batch_hint=batch_hint)
     except (ModelReadError, UnsupportedError):
-        if batch_hint is None:
-            raise _explain(cause, plan) from cause
-    graph = _explained(plan, lambda: _run(program, plan, batch_hint).graph(name))
-    return replace(graph, fixed_batch=batch_hint, fixed_batch_reason=str(cause))
+        pass
+    if batch_hint is not None and _runs_at(program, plan, batch_hint):
+        graph = _run(program, plan, batch_hint).graph(name)
+        return replace(graph, fixed_batch=batch_hint, fixed_batch_reason=str(cause))
+    is_shape_wrong = isinstance(cause, ModelReadError)
+    sizes = _written_sizes(program) if is_shape_wrong else []
+    traced = next((size for size in sizes if _runs_at(program, plan, size)), None)
+    if traced is None:
+        raise _explain(cause, plan) from cause
+    told = f"The file declares its batch open, but holds batch {traced}, which it was exported at,"
+    return _read_fixed(program, plan, name, traced, batch_hint, told=told)
 
 
-def _read_fixed(program: Program, plan: InputPlan, name: str, native_batch: int, batch_hint: int | None) -> Graph:
+def _runs_at(program: Program, plan: InputPlan, batch: int) -> bool:
+    try:
+        _run(program, plan, batch)
+    except ModelReadError:
+        return False
+    return True
+
+
+def _written_sizes(program: Program) -> list[int]:
+    """Sizes that stand in the file's code, one of which may be the batch that it was traced with; the smallest first."""
+    sizes = {size for constant in program.constants.values() for size in constant.shape}
+    for stored in chain(program.weights.values(), program.constants.values()):
+        if not stored.dtype.is_floating:
+            sizes.update(stored.shape)
+        if stored.data is not None and stored.data.size <= _MOST_DIMENSIONS and stored.data.dtype.kind == "i":
+            sizes.update(stored.data.reshape(-1).tolist())
+    return sorted(size for size in sizes if 1 < size <= _LARGEST_TRACED)[:_MOST_TRACED]
+
+
+def _read_fixed(
+    program: Program, plan: InputPlan, name: str, native_batch: int, batch_hint: int | None, *, told: str = ""
+) -> Graph:
     native = _explained(plan, lambda: _run(program, plan, native_batch))
     try:
         return _regrow(program, plan, name, native_batch=native_batch, batch_hint=batch_hint, native=native)
     except (ModelReadError, UnsupportedError) as exc:
-        reason = f"The file fixes the batch at {native_batch} and does not carry over to others: {exc}"
+        told = told or f"The file fixes the batch at {native_batch}"
+        reason = f"{told} and does not carry over to others: {exc}"
         return replace(native.graph(name), fixed_batch=native_batch, fixed_batch_reason=reason)
 
 
