@@ -47,6 +47,7 @@ from dippm.frontends.torch.one_number import fill_of
 from dippm.frontends.torch.operators import OpRule
 from dippm.frontends.torch.packed_sequences import FULL_LENGTH, PACKED
 from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, no_quantised, plan_for, refusal
+from dippm.frontends.torch.routing import Routing
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
 from dippm.frontends.torch.tensor_table import Slot, TensorTable, may_keep_values
 from dippm.frontends.torch.wrapped_tensors import is_wrapper
@@ -63,6 +64,9 @@ _DIFFER = torch.ops.aten.ne.Tensor
 _OF_TWO_MATRICES = frozenset({"addmm", "mm", "_scaled_mm", "_scaled_mm_v2", "_int_mm"})
 # What asks for a value to refuse others.
 _CHECKS = frozenset({"equal", "_local_scalar_dense"})
+# What asks for one value.
+_ASKS_ONE = frozenset({"_local_scalar_dense", "is_nonzero"})
+_MASK_INDEXES = frozenset({"index", "_unsafe_index"})
 # Compositions that compare values only to refuse windows that no signal comes back from.
 _CHECKING = frozenset({"istft"})
 # Operators on autocast's list of FP32 that are recorded as what they run.
@@ -129,6 +133,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.raised: Exception | None = None
         self.table = TensorTable(release=self._release, has_registered_weights=has_registered_weights)
         self.values = KnownValues(self.table, self.assumptions)
+        self.routing = Routing(self.table, self.assumptions)
 
     # Results
 
@@ -234,6 +239,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented
         try:
             result = self._dispatch(func, args, kwargs or {})
+            if isinstance(func, torch._ops.OpOverload):
+                self.routing.note(func, args, kwargs or {}, result)
             if func in FINITENESS:
                 self.values.assume_finite(result, FINITENESS[func])
             elif func is _DIFFER:
@@ -382,6 +389,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.values.note_asked(inputs)
             values = self.values.compute(func, plan, args, kwargs, inputs)
             result = self.values.pick_by_masks(func, arguments) if values is None and is_mask_index else None
+            if values is None and result is None:
+                values, result = self._assume_routed(func, plan, arguments)
             if values is None and plan.name in _CHECKS and self._is_checking:
                 return not self.values.assume_check()  # it asks whether it must refuse
             if values is None and result is None:
@@ -411,6 +420,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.values.forget_written(func, args)
         self._record(plan, arguments, inputs, outputs, values=None if values is None else list(tensors_in((values,))))
         return result
+
+    def _assume_routed(self, func: Any, plan: OpPlan, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+        """The values, or the result alone, of what asks for choices of the model's own; None and None for all else."""
+        name = plan.name
+        if name in _ASKS_ONE:
+            return (True, None) if self.routing.is_made(arguments["self"]) else (None, None)
+        if name == "nonzero":
+            return None, self.routing.places(arguments["self"])
+        if name == "bincount" and arguments["weights"] is None:
+            return self.routing.counts(arguments["self"], arguments["minlength"]), None
+        if name in _MASK_INDEXES:
+            places = [
+                [item] if item is None or item.dtype not in MASK_TYPES else self._places_of(item)
+                for item in arguments["indices"]
+            ]
+            if all(found is not None for found in places):
+                return None, func(arguments["self"], [item for found in places for item in found or ()])
+        return None, None
+
+    def _places_of(self, mask: torch.Tensor) -> list[torch.Tensor] | None:
+        places = self.routing.places(mask)
+        return None if places is None else list(places.unbind(1))
 
     def _cut_off(self, tensors: Iterable[torch.Tensor]) -> None:
         """Let no gradient go back from tensors that were made where none was wanted, now that they are used."""
@@ -574,6 +605,6 @@ def _is_view_of_parts(plan: OpPlan, arguments: Mapping[str, Any]) -> bool:
 
 
 def _is_mask_index(plan: OpPlan, arguments: Mapping[str, Any]) -> bool:
-    if plan.name not in {"index", "_unsafe_index"}:
+    if plan.name not in _MASK_INDEXES:
         return False
     return any(item is not None and item.dtype in MASK_TYPES for item in arguments["indices"])

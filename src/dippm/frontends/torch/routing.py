@@ -1,0 +1,117 @@
+"""What is assumed of choices that a model makes itself, where it asks how many of them are which.
+
+A mixture of experts sends each token to the experts with the highest scores, and asks for each expert which tokens are
+its own. How many these are only the data tells; they are taken to be spread evenly, as training such a model aims for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from dippm.frontends.torch.meta_tensors import tensors_in
+from dippm.frontends.torch.tensor_table import TensorTable
+
+__all__ = ["Routing"]
+
+_EVEN = (
+    "What the model chooses for its tokens, as experts of a mixture, is taken to be spread evenly over all choices: "
+    "how many go to which, only its input tells."
+)
+# More choices than a model has experts: what is picked then is a word, or a place.
+_MOST_CHOICES = 512
+# Where the dimension stands among the arguments of what picks, and where the choices stand in what that returns.
+_PICKS: Mapping[str, tuple[int, int]] = {"topk": (2, 1), "sort": (1, 1), "max": (1, 1), "argmax": (1, 0)}
+_SAME_NUMBERS = frozenset(
+    {
+        "view", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "select", "slice", "expand",
+        "clone", "_to_copy", "alias", "detach", "unbind", "split",
+    }
+)  # fmt: skip
+
+
+class Routing:
+    """Which tensors hold choices, and which say where a choice was made.
+
+    Args:
+        table: The tensors.
+        assumptions: Where to report what is assumed.
+    """
+
+    def __init__(self, table: TensorTable, assumptions: list[str]) -> None:
+        self._table = table
+        self._assumptions = assumptions
+        # Of how many choices each element is one, and which share of the elements is true.
+        self._choices: dict[int, int] = {}
+        self._shares: dict[int, float] = {}
+
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Look whether an operator chooses, or passes on what was chosen."""
+        name = func._schema.name.rpartition("::")[2]
+        if name in _PICKS:
+            self._note_choice(name, args, kwargs, result)
+        elif self._choices and args and isinstance(args[0], torch.Tensor):
+            source = self._index(args[0])
+            if source in self._choices:
+                self._pass_choices(name, args, self._choices[source], result)
+            elif source in self._shares:
+                self._pass_share(name, args[0], self._shares[source], result)
+
+    def places(self, mask: torch.Tensor) -> torch.Tensor | None:
+        """Places where a choice was made, as many as there are if choices are spread evenly; None for other tensors."""
+        share = self._shares.get(self._index(mask))
+        if share is None:
+            return None
+        self._assumptions.append(_EVEN)
+        count = max(1, round(mask.numel() * share)) if mask.numel() else 0
+        return torch.empty((count, mask.dim()), dtype=torch.int64, device="meta")
+
+    def counts(self, chosen: torch.Tensor, least: int) -> torch.Tensor | None:
+        """How often each of the choices was made, that is evenly; None for other tensors."""
+        choices = self._choices.get(self._index(chosen))
+        if choices is None:
+            return None
+        self._assumptions.append(_EVEN)
+        ends = torch.arange(choices + 1) * chosen.numel() // choices
+        return torch.nn.functional.pad(ends.diff(), (0, max(0, least - choices)))
+
+    def is_made(self, asked: torch.Tensor) -> bool:
+        """Whether a tensor says if a choice was made at all, which is assumed of each."""
+        is_asked = asked.dtype is torch.bool and asked.numel() == 1 and self._index(asked) in self._shares
+        if is_asked:
+            self._assumptions.append(_EVEN)
+        return is_asked
+
+    def _index(self, tensor: torch.Tensor) -> int:
+        return self._table.slot(self._table.adopt(tensor)).index
+
+    def _note_choice(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        scores, (place, position) = args[0], _PICKS[name]
+        whole = None if place == 1 and name != "sort" else -1
+        dim = kwargs.get("dim", args[place] if len(args) > place else whole)
+        found = list(tensors_in((result,)))
+        if isinstance(dim, int) and scores.is_floating_point() and scores.dim() and position < len(found):
+            choices = scores.shape[dim]
+            if 1 < choices <= _MOST_CHOICES:
+                self._choices[self._index(found[position])] = choices
+
+    def _pass_choices(self, name: str, args: tuple[Any, ...], choices: int, result: Any) -> None:
+        if name in _SAME_NUMBERS:
+            self._choices.update(dict.fromkeys(self._indices(result), choices))
+        elif name == "one_hot" or (name == "eq" and self._is_known(args[1])):
+            self._shares.update(dict.fromkeys(self._indices(result), 1 / choices))
+
+    def _pass_share(self, name: str, mask: torch.Tensor, share: float, result: Any) -> None:
+        if name in {"any", "max", "sum"} and isinstance(result, torch.Tensor) and result.numel():
+            share = min(1.0, share * mask.numel() / result.numel())
+        elif name not in _SAME_NUMBERS and name not in {"ne", "gt"}:
+            return
+        self._shares.update(dict.fromkeys(self._indices(result), share))
+
+    def _is_known(self, value: Any) -> bool:
+        return not isinstance(value, torch.Tensor) or self._table.value(self._table.adopt(value)) is not None
+
+    def _indices(self, result: Any) -> Iterable[int]:
+        return [self._index(tensor) for tensor in tensors_in((result,))]

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from dippm.costs import Workload  # noqa: E402
+from dippm.costs.conditions import Mode  # noqa: E402
+from dippm.errors import UnsupportedError  # noqa: E402
+from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
+from dippm.frontends.torch import read_module  # noqa: E402
+
+EVENLY = "is taken to be spread evenly over all choices"
+
+
+class Mixture(nn.Module):
+    """Four experts, of which two see each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(16, 4)
+        self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        tokens = x.view(-1, 16)
+        shares, chosen = self.gate(tokens).softmax(-1).topk(2, -1)
+        return self.send(tokens, shares, chosen).view_as(x)
+
+
+class ByWhere(Mixture):
+    def send(self, tokens: Any, shares: Any, chosen: Any) -> Any:
+        out = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            rows, which = torch.where(chosen == number)
+            out[rows] += shares[rows, which, None] * expert(tokens[rows])
+        return out
+
+
+class ByOneHot(Mixture):
+    def send(self, tokens: Any, shares: Any, chosen: Any) -> Any:
+        out = torch.zeros_like(tokens)
+        mask = functional.one_hot(chosen, 4).permute(2, 1, 0)
+        for number, expert in enumerate(self.experts):
+            which, rows = torch.where(mask[number])
+            out.index_add_(0, rows, expert(tokens[rows]) * shares[rows, which, None])
+        return out
+
+
+class ByMask(Mixture):
+    def send(self, tokens: Any, shares: Any, chosen: Any) -> Any:
+        out = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            mask = chosen == number
+            own = mask.any(-1)
+            if own.any():
+                rows = own.nonzero(as_tuple=True)[0]
+                out.index_add_(0, rows, expert(tokens[own]) * shares[mask].unsqueeze(-1))
+        return out
+
+
+class ByCounts(Mixture):
+    def send(self, tokens: Any, shares: Any, chosen: Any) -> Any:
+        numbers = chosen.view(-1)
+        order = numbers.argsort()
+        parts = tokens[order // 2].split(torch.bincount(numbers, minlength=4).tolist())
+        done = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
+        out = torch.empty_like(done)
+        out[order] = done
+        return (out.view(*chosen.shape, -1) * shares[..., None]).sum(1)
+
+
+class ByTable(Mixture):
+    def send(self, tokens: Any, shares: Any, chosen: Any) -> Any:
+        out = torch.zeros_like(tokens)
+        masks = (chosen.unsqueeze(-1) == torch.arange(4)).permute(2, 0, 1)
+        for mask, expert in zip(masks, self.experts, strict=True):
+            rows, which = torch.where(mask)
+            out[rows] += shares[rows, which, None] * expert(tokens[rows])
+        return out
+
+
+@pytest.mark.parametrize("kind", [ByTable, ByWhere, ByOneHot, ByMask, ByCounts])
+def test_experts_get_even_shares_of_the_tokens(kind) -> None:
+    module = kind().eval()
+    for mode in (Mode.INFERENCE, Mode.TRAINING):
+        graph = read_module(module, input=parse_input_shapes("10,16"), mode=mode)
+        assert graph.fixed_batch is None
+        assert sum(EVENLY in warning for warning in graph.warnings) == 1
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        module(torch.randn(3, 10, 16))
+    graph = read_module(module, input=parse_input_shapes("10,16"))
+    assert 2 * Workload.from_graph(graph).at([3]).macs.sum() == counter.get_total_flops()
+
+
+def test_shares_that_are_not_whole_hold_for_one_batch() -> None:
+    graph = read_module(ByCounts(), input=parse_input_shapes("3,16"), batch_hint=5)
+    assert graph.fixed_batch == 5
+    assert Workload.from_graph(graph).at([5]).macs.sum() == 15 * 16 * 4 + 2 * 15 * 16 * 16
+
+
+@pytest.mark.parametrize("limit", [0.0, 1.0])
+def test_other_questions_for_values_are_refused(limit) -> None:
+    class Threshold(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x[x > limit]
+
+    with pytest.raises(UnsupportedError) as caught:
+        read_module(Threshold(), input=parse_input_shapes("10"))
+    assert caught.value.code == "torch.data_dependent"
+
+
+def test_words_are_no_experts() -> None:
+    class Greedy(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x if (x.argmax(-1) == 3).any() else -x
+
+    with pytest.raises(UnsupportedError):
+        read_module(Greedy(), input=parse_input_shapes("1000"))
