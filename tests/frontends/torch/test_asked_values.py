@@ -37,6 +37,10 @@ class _Masked(nn.Module):
 _BY_THE_MASK = {
     "booleans": ("5:bool", lambda _, mask: mask.all()),
     "made booleans": ("5:int64", lambda _, mask: mask.bool().all()),
+    "made booleans beside others": (
+        "5:int64",
+        lambda y, mask: torch.cat([torch.ones(len(y), 3, dtype=torch.int64), mask], 1).to(torch.bool).all(),
+    ),
     "made booleans as a view": ("5:int64", lambda _, mask: mask.view(-1).to(torch.bool).all()),
     "counted": ("5:int64", lambda _, mask: mask.bool().sum() == mask.numel()),
     "as numbers": ("5:bool", lambda _, mask: mask.sum(1).tolist()[0] == 5),

@@ -236,6 +236,21 @@ class Forces(nn.Module):
             return torch.autograd.grad(self.layer(x).sum(), x)[0]
 
 
+class PerSample(nn.Module):
+    """Gradients of each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        def loss(weights: Any, sample: torch.Tensor) -> torch.Tensor:
+            return torch.func.functional_call(self.layer, weights, (sample[None],)).square().sum()
+
+        weights = dict(self.layer.named_parameters())
+        return torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, x)
+
+
 class Nested(nn.Module):
     def __init__(self, layout: torch.layout) -> None:
         super().__init__()
@@ -260,6 +275,7 @@ class Sparse(nn.Module):
     ("make", "code"),
     [
         (Forces, "torch.differentiates"),
+        (PerSample, "torch.differentiates"),
         (lambda: Nested(torch.jagged), "torch.sparse"),
         (lambda: Nested(torch.strided), "torch.sparse"),
         (lambda: Sparse(torch.sparse_coo), "torch.sparse"),

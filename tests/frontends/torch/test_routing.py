@@ -116,10 +116,39 @@ def test_other_questions_for_values_are_refused(limit) -> None:
     assert caught.value.code == "torch.data_dependent"
 
 
+class Generator(nn.Module):
+    """Four words, or fewer where all texts have come to their end."""
+
+    def __init__(self, pick: Any, is_over: Any) -> None:
+        super().__init__()
+        self.table, self.scores = nn.Embedding(1000, 16), nn.Linear(16, 1000)
+        self.pick, self.is_over = pick, is_over
+
+    def forward(self, words: Any) -> Any:
+        over = torch.zeros(len(words), dtype=torch.bool)
+        for _ in range(4):
+            word = self.pick(self.scores(self.table(words[:, -1])))
+            words = torch.cat([words, word], 1)
+            over = self.is_over(over, word)
+            if over.all():
+                break
+        return words
+
+
+@pytest.mark.parametrize(
+    "pick", [lambda scores: scores.argmax(-1, keepdim=True), lambda scores: scores.softmax(-1).multinomial(1)]
+)
+@pytest.mark.parametrize("is_over", [lambda _, word: word == 2, lambda over, word: over | (word.squeeze(1) == 2)])
+def test_texts_go_on_to_their_end(pick, is_over) -> None:
+    graph = read_module(Generator(pick, is_over), input=parse_input_shapes("5:int64"))
+    assert sum(node.kind.value == "linear" for node in graph.nodes) == 4
+    assert sum("ends its text" in warning for warning in graph.warnings) == 1
+
+
 def test_words_are_no_experts() -> None:
     class Greedy(nn.Module):
         def forward(self, x: Any) -> Any:
-            return x if (x.argmax(-1) == 3).any() else -x
+            return x[x.argmax(-1) == 3]
 
     with pytest.raises(UnsupportedError):
         read_module(Greedy(), input=parse_input_shapes("1000"))

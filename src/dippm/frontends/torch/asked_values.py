@@ -79,7 +79,7 @@ class FloatIndicesError(Exception):
 def masks_behind(asked: Iterable[int], nodes: Sequence[Node], tensors: Sequence[TensorSpec]) -> frozenset[int]:
     """The masks among a model's inputs that alone decide what some tensors hold.
 
-    A mask is an input of booleans, or one that the model makes booleans of.
+    A mask is an input of booleans, or one that the model makes booleans of, by itself or with others beside it.
 
     Args:
         asked: Indices of the tensors.
@@ -89,9 +89,14 @@ def masks_behind(asked: Iterable[int], nodes: Sequence[Node], tensors: Sequence[
     Returns:
         Their indices; none where something else that is not known decides as well.
     """
+    makers = _makers(nodes)
     to_bool = [
         node.inputs[0] for node in nodes if node.kind is OpKind.CAST and tensors[node.outputs[0]].dtype is DType.BOOL
     ]
+    for index in to_bool:
+        maker = makers.get(index)
+        if maker is not None and maker.kind is OpKind.CONCAT:
+            to_bool += maker.inputs
     owners = ((index, tensors[index].alias_of) for index in to_bool)
     masks = {index if owner is None else owner for index, owner in owners}
     origins = _origins(asked, nodes)

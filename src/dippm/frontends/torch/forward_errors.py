@@ -20,7 +20,10 @@ __all__ = ["forward_error"]
 _DECIDING = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
 _NO_GPU = re.compile(r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|NVIDIA driver on your system")
 _NO_STORAGE = re.compile(r"SparseTensorImpl|SparseCsrTensorImpl|NestedTensorImpl|NestedIntNode")
-_NO_HISTORY = re.compile(r"does not require grad and does not have a grad_fn")
+_NO_HISTORY = re.compile(
+    r"does not require grad and does not have a grad_fn|returned an invalid gradient at index"
+    r"|Inference tensors cannot be saved for backward"
+)
 _NEVER_SCRIPTED = re.compile(r"not working with scripting")
 _NO_SHAPE_RULE = re.compile(r"no fake impl registered")
 # What PyTorch says where a tensor is asked for data that it lacks here, past the operators that a recording sees.

@@ -425,7 +425,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The values, or the result alone, of what asks for choices of the model's own; None and None for all else."""
         name = plan.name
         if name in _ASKS_ONE:
-            return (True, None) if self.routing.is_made(arguments["self"]) else (None, None)
+            return self.routing.answer(arguments["self"]), None
         if name == "nonzero":
             return None, self.routing.places(arguments["self"])
         if name == "bincount" and arguments["weights"] is None:

@@ -20,6 +20,7 @@ _EVEN = (
     "What the model chooses for its tokens, as experts of a mixture, is taken to be spread evenly over all choices: "
     "how many go to which, only its input tells."
 )
+_GOES_ON = "No token that the model generates is taken to be the one that ends its text, which it looks for."
 # More choices than a model has experts: what is picked then is a word, or a place.
 _MOST_CHOICES = 512
 # Where the dimension stands among the arguments of what picks, and where the choices stand in what that returns.
@@ -30,6 +31,8 @@ _SAME_NUMBERS = frozenset(
         "clone", "_to_copy", "alias", "detach", "unbind", "split",
     }
 )  # fmt: skip
+# What may be asked about whether texts end.
+_ABOUT_ENDS = frozenset({"all", "any", "bitwise_or", "logical_or"})
 
 
 class Routing:
@@ -46,12 +49,19 @@ class Routing:
         # Of how many choices each element is one, and which share of the elements is true.
         self._choices: dict[int, int] = {}
         self._shares: dict[int, float] = {}
+        # Words that were picked, and what says whether they end the text.
+        self._words: set[int] = set()
+        self._ends: set[int] = set()
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Look whether an operator chooses, or passes on what was chosen."""
         name = func._schema.name.rpartition("::")[2]
         if name in _PICKS:
             self._note_choice(name, args, kwargs, result)
+        elif name == "multinomial":
+            self._words.update(self._indices(result))
+        elif self._words and args and isinstance(args[0], torch.Tensor) and self._note_words(name, args, result):
+            return
         elif self._choices and args and isinstance(args[0], torch.Tensor):
             source = self._index(args[0])
             if source in self._choices:
@@ -77,12 +87,18 @@ class Routing:
         ends = torch.arange(choices + 1) * chosen.numel() // choices
         return torch.nn.functional.pad(ends.diff(), (0, max(0, least - choices)))
 
-    def is_made(self, asked: torch.Tensor) -> bool:
-        """Whether a tensor says if a choice was made at all, which is assumed of each."""
-        is_asked = asked.dtype is torch.bool and asked.numel() == 1 and self._index(asked) in self._shares
-        if is_asked:
+    def answer(self, asked: torch.Tensor) -> bool | None:
+        """Whether a choice was made at all, as each is taken to be, or a text ends, as none does; None for all else."""
+        if asked.dtype is not torch.bool or asked.numel() != 1:
+            return None
+        index = self._index(asked)
+        if index in self._shares:
             self._assumptions.append(_EVEN)
-        return is_asked
+            return True
+        if index in self._ends:
+            self._assumptions.append(_GOES_ON)
+            return False
+        return None
 
     def _index(self, tensor: torch.Tensor) -> int:
         return self._table.slot(self._table.adopt(tensor)).index
@@ -96,6 +112,20 @@ class Routing:
             choices = scores.shape[dim]
             if 1 < choices <= _MOST_CHOICES:
                 self._choices[self._index(found[position])] = choices
+            elif choices > _MOST_CHOICES and name == "argmax":
+                self._words.add(self._index(found[position]))
+
+    def _note_words(self, name: str, args: tuple[Any, ...], result: Any) -> bool:
+        indices = {self._index(value) for value in args[:2] if isinstance(value, torch.Tensor)}
+        if name == "eq" and self._is_known(args[1]) and indices & self._words:
+            self._ends.update(self._indices(result))
+        elif name in _SAME_NUMBERS and indices & self._words:
+            self._words.update(self._indices(result))
+        elif (name in _SAME_NUMBERS or name in _ABOUT_ENDS) and indices & self._ends:
+            self._ends.update(self._indices(result))
+        else:
+            return False
+        return True
 
     def _pass_choices(self, name: str, args: tuple[Any, ...], choices: int, result: Any) -> None:
         if name in _SAME_NUMBERS:
