@@ -17,6 +17,7 @@ from dippm.frontends.onnx.ops.reference import evaluate_known
 from dippm.frontends.onnx.ops.unknown import infer_unknown
 from dippm.frontends.onnx.program import ABSENT, Array, Block, Op, Program, describe_node
 from dippm.frontends.onnx.roles import is_made_name
+from dippm.frontends.onnx.routing import note_choices
 from dippm.frontends.onnx.slice_bounds import SliceBounds, SlicePlace
 from dippm.frontends.onnx.values import DATA_LIMIT, Call, OpenSizeError, ShapeError, Value
 from dippm.graph import MOST_RUNS, Attribute, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec, fixed_shape
@@ -331,7 +332,9 @@ class Evaluator:
         if known is not None:
             return known
         result = rule(call)
-        return [result] if isinstance(result, Value) else result
+        outputs = [result] if isinstance(result, Value) else result
+        note_choices(call.op, call.inputs, outputs)
+        return outputs
 
     def _follow_batch(self, number: int, value: Value) -> None:
         """Let a value that the file's batch is written into follow the batch of this run."""

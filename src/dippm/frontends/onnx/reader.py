@@ -246,7 +246,7 @@ def _runs_at(program: Program, plan: InputPlan, batch: int) -> bool:
 
 
 def _written_sizes(program: Program) -> list[int]:
-    """Sizes that stand in the file's code, one of which may be the batch that it was traced with; the smallest first."""
+    """Sizes in the file's code, one of which may be the batch that it was traced with; the smallest first."""
     sizes = {size for constant in program.constants.values() for size in constant.shape}
     for stored in chain(program.weights.values(), program.constants.values()):
         if not stored.dtype.is_floating:

@@ -51,6 +51,9 @@ class Value:
         quantised: The integers, scale and zero point of a stored weight that is made from them right before its first
             use, None for other tensors.
         pieces: The tensors that it is a stack of, where layers read it as those.
+        choices: Of how many choices of the model's own each element is one, 0 where it is none.
+        share: Which share of the elements is taken to be true, 0 where nothing is known of it.
+        count: How many elements are taken to have been found, where it is one number that counts them; else 0.
     """
 
     shape: Sizes
@@ -65,6 +68,9 @@ class Value:
     items: list[Value] | None = None
     quantised: tuple[Value | None, ...] | None = None
     pieces: list[Value] | None = None
+    choices: int = 0
+    share: float = 0.0
+    count: int = 0
 
     @property
     def is_stored(self) -> bool:

@@ -186,6 +186,8 @@ def expand(call: Call) -> Value:
     """Dimensions of size 1 repeated without a copy."""
     x = call.required(0)
     target = call.known_ints(1)
+    if target is None and call.required(1).count:
+        target = [call.required(1).count]  # a number written wherever a mask is true
     if target is None:
         raise OpenSizeError("its target shape depends on values that are not known")
     if any(size < 0 for size in target):

@@ -10,6 +10,7 @@ from dippm.costs.decompositions import FLOPS_PER_ELEMENT, count_flops, warn_of_d
 from dippm.frontends.onnx.ops.folding import fold
 from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.program import Array
+from dippm.frontends.onnx.routing import EVENLY, found_in
 from dippm.frontends.onnx.values import Call, OpenSizeError, ShapeError, Value, normalize_axis, numel
 from dippm.graph import DType, OpKind
 
@@ -131,12 +132,14 @@ def unique(call: Call) -> list[Value]:
 
 @rule("NonZero")
 def non_zero(call: Call) -> Value:
-    """Where the elements are not zero; at most everywhere."""
+    """Where the elements are not zero: at a share of the places that a choice has, else at most everywhere."""
     x = call.required(0)
     if x.is_constant and x.data is not None and x.data.ndim:
         return call.constant(np.array(np.nonzero(x.data), dtype=np.int64), [x])
-    call.warn("NonZero finds as many elements as its data says; all of them are counted.")
-    return call.emit(OpKind.GATHER, [x], (len(x.shape), numel(x.shape)), DType.INT64, function="nonzero")
+    call.warn(
+        EVENLY if 0 < x.share < 1 else "NonZero finds as many elements as its data says; all of them are counted."
+    )
+    return call.emit(OpKind.GATHER, [x], (len(x.shape), found_in(x)), DType.INT64, function="nonzero")
 
 
 @rule("Det")
