@@ -57,7 +57,7 @@ _SPLIT_SHARE = 0.83
 _SPLITTING = 0.36
 _SPLIT_FROM = (8, 0)
 # Data-centre cards from Hopper on have networks that learned what is left of the time at the rate of FP32 units.
-_SPLIT_UNKNOWN = frozenset({9, 10})
+_LEARNED_IN_FP32 = frozenset({9, 10})
 # From this part of the FP32 peak on tensor cores are the faster ones, as in TF32 on GeForce cards: of their own peak
 # they sustain more than FP32 units, which have everything else to do as well.
 _AS_FAST = 0.9
@@ -92,9 +92,11 @@ class DeviceSheets:
         split_attention: Rate of fused attention in FP32 and TF32 at whole tiles where it multiplies in three products
             of TF32, FLOP/s; 0 where it does not.
         is_tf32_close: Whether the TF32 rate is so near that of FP32 that an algorithm of FP32 may win.
+        has_learned_fp32: Whether networks learned what is left of times in FP32, whose inputs stay as they were.
 
     Shapes:
-        is_tensor: [len(Arithmetic)]; peaks: [D, len(Arithmetic)]; is_tf32_close: [D]; the others: [D, 1, 1].
+        is_tensor: [len(Arithmetic)]; peaks: [D, len(Arithmetic)]; is_tf32_close and has_learned_fp32: [D]; the others:
+        [D, 1, 1].
     """
 
     devices: tuple[DeviceSpec, ...]
@@ -109,6 +111,7 @@ class DeviceSheets:
     has_flash: npt.NDArray[np.bool_]
     split_attention: FloatArray
     is_tf32_close: npt.NDArray[np.bool_]
+    has_learned_fp32: npt.NDArray[np.bool_]
 
     @staticmethod
     @lru_cache(maxsize=256)
@@ -144,6 +147,7 @@ class DeviceSheets:
             has_flash=column(device.compute_capability >= _FLASH_FROM for device in devices) > 0,
             split_attention=column(_split_tflops(device) * TERA for device in devices),
             is_tf32_close=np.array([_is_tf32_close(device) for device in devices]),
+            has_learned_fp32=np.array([device.compute_capability[0] in _LEARNED_IN_FP32 for device in devices]),
         )
 
 
@@ -153,7 +157,7 @@ def _is_tf32_close(device: DeviceSpec) -> bool:
 
 def _split_tflops(device: DeviceSpec) -> float:
     major, _ = device.compute_capability
-    if device.compute_capability < _SPLIT_FROM or major in _SPLIT_UNKNOWN or "tf32_tensor" not in device.peak_tflops:
+    if device.compute_capability < _SPLIT_FROM or major in _LEARNED_IN_FP32 or "tf32_tensor" not in device.peak_tflops:
         return 0.0
     products = _SPLIT_PRODUCTS / (_SPLIT_SHARE * device.peak_tflops["tf32_tensor"])
     return 1.0 / (products + _SPLITTING / device.peak_tflops["fp32"])

@@ -199,7 +199,7 @@ class KernelPlan:
             formats=formats,
             is_launched=np.ones(len(arithmetic), dtype=np.bool_) if work.fusion is None else work.fusion.is_launched,
             arithmetic=arithmetic,
-            gemm=distinct(gemm.table.polynomials, gemm.table.node, gemm.is_linear, gemm.is_packed),
+            gemm=distinct(gemm.table.polynomials, gemm.table.node, gemm.has_bias, gemm.is_linear, gemm.is_packed),
             convolution=distinct(
                 conv.table.polynomials,
                 conv.table.node,

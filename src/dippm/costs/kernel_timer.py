@@ -56,6 +56,10 @@ _WIDEST_FILTER = 7.0
 _THIN_GROUP = 8
 # Rows of queries, keys, and width of values.
 _ATTENTION_TILE = (128.0, 64.0, 32.0, 32.0)
+# How long a block of a product of a matrix by a vector runs at least, and blocks that a multiprocessor holds: 16 of 128
+# threads; both assumed.
+_VECTOR_BLOCK_S = 2e-6
+_VECTOR_BLOCKS = 16.0
 # Rows of a step of a recurrent layer in FP32 that are worked out together; assumed.
 _STEP_ROWS = 8.0
 # What a multiprocessor holds of the weights of a recurrent layer from step to step, in its registers.
@@ -107,19 +111,22 @@ class KernelTimer:
             result[..., is_tensor] = np.where(has_narrow, np.minimum(product, narrow), product)
         # One matrix by one matrix is what a linear layer runs, whatever the operator is called.
         is_single = sizes.is_linear[columns] | (b == 1.0)
+        # With a bias PyTorch hands such a layer to cuBLASLt, which has tiles, or did so until lately.
+        is_tiled = is_single & sizes.has_bias[columns]
         may_stay = is_tensor & self._may_stay_fp32(node)
 
-        def products(chosen: npt.NDArray[np.bool_]) -> GemmProblem:
-            return GemmProblem.of(b=b[chosen], m=m[chosen], n=n[chosen], k=k[chosen])
+        def learned_of(family: Family, chosen: npt.NDArray[np.bool_]) -> FloatArray:
+            problem = GemmProblem.of(b=b[chosen], m=m[chosen], n=n[chosen], k=k[chosen])
+            return self._read_once(self._learned_product(family, problem), problem, is_tiled[chosen])
 
         for family, of_family in ((Family.LINEAR, is_single), (Family.BMM, ~is_single)):
             plain, close = of_family & ~is_tensor, of_family & may_stay
             if plain.any():
-                learned = self._learned_product(family, products(plain))[:, None]
+                learned = learned_of(family, plain)[:, None]
                 own_peak = np.broadcast_to(peak, result.shape)[:, None, plain]
                 result[:, plain] = np.maximum(learned, self._slower_than_fp32(learned, own_peak))[:, 0]
             if close.any():
-                in_fp32 = self._learned_product(family, products(close))
+                in_fp32 = learned_of(family, close)
                 result[:, close] = self._faster_where_close(result[:, close], in_fp32)
         return np.maximum(result, self._traffic_seconds(node))
 
@@ -432,6 +439,31 @@ class KernelTimer:
             return self._learned(family, asked, batches=1)[:, 0]
 
         return grow_with_rows(learned, problem) if family is Family.LINEAR else level_few_rows(learned, problem)
+
+    def _read_once(self, seconds: FloatArray, problem: GemmProblem, is_tiled: npt.NDArray[np.bool_]) -> FloatArray:
+        """Learned times of products in FP32, of matrices by vectors at most that of reading the matrix once, [D, n].
+
+        For these cuBLAS has kernels without tiles (``gemv2T``, ``gemvNSP``, ``gemvx`` in traces of decoders, stacks of
+        products included), of which none was measured. From two rows on it has tiles: on an A100 stacks with two
+        columns were measured to take seven times as long as their bytes.
+
+        Args:
+            seconds: The learned times.
+            problem: The products.
+            is_tiled: Those that are run with tiles all the same, [n].
+        """
+        by_vector = np.flatnonzero(((problem.m == 1.0) | (problem.n == 1.0)) & ~is_tiled)
+        devices = np.flatnonzero(~self.sheets.has_learned_fp32)
+        if not (len(by_vector) and len(devices)):
+            return seconds
+        moved = problem.bytes[None, by_vector]
+        by_bytes = self._stream_seconds(moved, operators=np.full(len(by_vector), _COPY))[:, 0]
+        by_blocks = problem.b[by_vector] * _VECTOR_BLOCK_S / (self.sheets.sms[:, 0] * _VECTOR_BLOCKS)
+        by_flops = problem.flops[by_vector] / self.sheets.fp32[:, 0]
+        once = np.maximum(by_bytes, np.maximum(by_blocks, by_flops))
+        result, at = seconds.copy(), np.ix_(devices, by_vector)
+        result[at] = np.minimum(result[at], once[devices])
+        return result
 
     def _learned(
         self, family: Family, problem: Problem, *, batches: int, chosen: IndexArray | None = None
