@@ -1,9 +1,11 @@
-"""Decompositions of matrices, and what is solved by them: their arithmetic, and what is said of their time.
+"""Decompositions of matrices, what is solved by them, and distances: their arithmetic, and what is said of their time.
 
 Counts are leading terms of the real operations, from Golub and Van Loan, Matrix Computations, 4th edition: LU (3.2),
 Cholesky (4.2), Householder QR (5.2), the SVD (8.6), symmetric (8.3) and other eigenvalues (7.5). Iterations converge
 as quickly there as they usually do. The kernels go column by column, often matrix by matrix, and reach a small part of
 a GPU's peak: what the arithmetic takes at the peak is the least that they take, and nothing here says how much more.
+Nor does it of distances of all rows to all others, of which PyTorch has a block of threads work out each
+(``DistanceKernel.cu``).
 """
 
 from __future__ import annotations
@@ -12,10 +14,21 @@ from collections.abc import Mapping
 
 from dippm.graph import Attribute
 
-__all__ = ["COUNTED", "FLOPS_PER_ELEMENT", "MOST_TIMES", "count_flops", "flops_of", "warn_of_decomposition"]
+__all__ = [
+    "COUNTED",
+    "FLOPS_OF_A_DISTANCE",
+    "FLOPS_PER_ELEMENT",
+    "MOST_TIMES",
+    "count_flops",
+    "flops_of",
+    "warn_of_decomposition",
+]
 
 FLOPS_PER_ELEMENT = "flops_per_element"
 """Attribute of such an operator: its operations for each element of its first input."""
+
+FLOPS_OF_A_DISTANCE = 3.0
+"""Operations for each number of two rows whose distance is taken: the difference, its size, and the sum."""
 
 MOST_TIMES = 1000.0
 """How many times its least time such an operator may take: assumed, not measured."""
@@ -73,5 +86,6 @@ def warn_of_decomposition(source_op: str) -> str:
     """What is said of a model with such an operator."""
     return (
         f"The time of {source_op} is a lower bound, its arithmetic at the device's peak: decompositions of matrices, "
-        f"and what is solved by them, run far below that. The interval is open to {MOST_TIMES:,.0f} times of it."
+        "what is solved by them, and distances of all rows to all others run far below that. The interval is open to "
+        f"{MOST_TIMES:,.0f} times of it."
     )

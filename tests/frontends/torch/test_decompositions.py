@@ -11,8 +11,8 @@ from torch import nn  # noqa: E402
 
 import dippm  # noqa: E402
 from dippm.costs import Workload  # noqa: E402
-from dippm.costs.decompositions import count_flops  # noqa: E402
-from dippm.graph import Graph  # noqa: E402
+from dippm.costs.decompositions import FLOPS_OF_A_DISTANCE, count_flops  # noqa: E402
+from dippm.graph import Graph, OpKind  # noqa: E402
 
 L = torch.linalg
 RUNS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[str, dict[str, float]]]] = {
@@ -53,6 +53,34 @@ def test_it_has_its_arithmetic_and_a_warning(read: Callable[..., Graph], name: s
     assert not graph.unsupported_ops
     (told,) = graph.warnings
     assert "is a lower bound" in told
+
+
+class Distances(nn.Module):
+    def __init__(self, run: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.run = nn.Linear(7, 7), run
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.run(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    ("run", "distances"),
+    [
+        (lambda x: torch.cdist(x, x[:, :5], p=1.0), 4 * 12 * 5),
+        (lambda x: torch.cdist(x, x, p=torch.inf), 4 * 12 * 12),
+        (lambda x: torch.pdist(x[0], p=3.0), 12 * 11 / 2),
+    ],
+)
+def test_distances_have_their_arithmetic_and_a_warning(
+    read: Callable[..., Graph], run: Callable[[torch.Tensor], torch.Tensor], distances: float
+) -> None:
+    graph = read(Distances(run), "12,7")
+    work = Workload.from_graph(graph)
+    counted = work.at([4]).flops[0, work.sizes.is_kind(OpKind.UNKNOWN)]
+    assert counted.sum() == pytest.approx(distances * 7 * FLOPS_OF_A_DISTANCE)
+    assert not graph.unsupported_ops
+    assert any("is a lower bound" in told for told in graph.warnings)
 
 
 def test_the_interval_is_open_above_and_begins_at_the_arithmetic() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dippm.costs.autocast import RAISED
-from dippm.costs.decompositions import COUNTED, FLOPS_PER_ELEMENT, count_flops
+from dippm.costs.decompositions import COUNTED, FLOPS_OF_A_DISTANCE, FLOPS_PER_ELEMENT, count_flops
 from dippm.costs.training_step.scatter_gradients import REDUCTION
 from dippm.costs.training_step.sparse_gradients import SPARSE
 from dippm.frontends.torch.shapes import empty_like
@@ -76,6 +76,14 @@ def _decomposition(name: str, arguments: _Arguments, _outputs: Sequence[torch.Te
     has_vectors = arguments.get("compute_uv", arguments.get("compute_v", arguments.get("mode") != "r"))
     flops = count_flops(name, rows, columns, sides=sides, has_vectors=bool(has_vectors))
     return {FLOPS_PER_ELEMENT: flops / (matrix.shape[-2] * matrix.shape[-1])}
+
+
+def _distances(arguments: _Arguments, outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    # Each distance is of as many numbers as a row has: so many for each row of the first input.
+    rows = next(value for value in arguments.values() if isinstance(value, torch.Tensor))
+    if not rows.numel():
+        return {}
+    return {FLOPS_PER_ELEMENT: FLOPS_OF_A_DISTANCE * outputs[0].numel() * rows.shape[-1] / rows.numel()}
 
 
 def _lookup(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
@@ -166,6 +174,7 @@ ATTRIBUTE_BUILDERS: Mapping[str, Callable[[_Arguments, Sequence[torch.Tensor]], 
     "attention": _attention,
     "triangular_solve": _triangular_solve,
     **{f"decomposition_{name}": partial(_decomposition, name) for name in COUNTED},
+    "distances": _distances,
     "lookup": _lookup,
     "reduction": _reduction,
     "recurrent": _recurrent,

@@ -118,6 +118,7 @@ OPERATORS: Mapping[str, OpRule] = {
         name: OpRule(kind=OpKind.UNKNOWN, attributes=f"decomposition_{counted}")
         for name, counted in _DECOMPOSITIONS.items()
     },
+    **{name: OpRule(kind=OpKind.UNKNOWN, attributes="distances") for name in ("_cdist_forward", "_pdist_forward")},
     "linalg_solve_triangular": OpRule(kind=OpKind.MATMUL, inputs=("self", "B"), attributes="triangular_solve"),
     "mv": OpRule(kind=OpKind.MATMUL, inputs=("self", "vec")),
     "dot": OpRule(kind=OpKind.MATMUL, inputs=("self", "tensor")),
