@@ -329,7 +329,7 @@ _TOKEN_LAYERS = {
     },
     **{
         f"{name} of two": lambda name=name: _Call(getattr(torch, name), (32, 64))
-        for name in ("maximum", "minimum", "hypot", "logaddexp", "remainder", "pow", "xlogy")
+        for name in ("maximum", "minimum", "hypot", "logaddexp", "remainder", "pow", "xlogy", "copysign")
     },
     **{
         f"{name} by a tensor": lambda name=name: _Call(lambda x: getattr(torch, name)(x, x.detach()))
@@ -338,6 +338,9 @@ _TOKEN_LAYERS = {
     "loss of logits": lambda: _Call(
         lambda x: functional.binary_cross_entropy_with_logits(x, x.detach()).expand(x.shape[0], 1)
     ),
+    "variance and mean": lambda: _Call(lambda x: sum(torch.var_mean(x, -1))),
+    "mean beside a variance": lambda: _Call(lambda x: torch.var_mean(x, -1)[1]),
+    "smallest and largest": lambda: _Call(lambda x: sum(torch.aminmax(x, dim=-1))),
     "product added": lambda: _Call(torch.addcmul, (32, 64), (32, 64)),
     "quotient added": lambda: _Call(torch.addcdiv, (32, 64), (32, 64)),
     "cumulative logarithm of sums": lambda: _Call(lambda x: x.logcumsumexp(1)),

@@ -192,3 +192,13 @@ def test_a_step_of_a_recurrent_layer_goes_back_in_one_kernel(builder: Any, cell:
     # Autograd keeps the gates, too, which the kernel does not read.
     position = step.graph.nodes.index(back)
     assert not any(set(gates) & set(node.releases) for node in step.graph.nodes[: position - 3])
+
+
+def test_the_gradient_of_a_product_divides_it_by_each_factor(builder: Any, gradients_of: Any) -> None:
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 64), builder.weight(64, 64)], n, 64)
+    y = builder.node(OpKind.REDUCE, [x], n, 1, function="prod")
+    divided, spread = gradients_of(builder.graph(), 1)[-2:]
+    assert (divided.kind, divided.inputs) == (OpKind.DIV, (y, x))
+    assert spread.kind is OpKind.MUL
+    assert divided.outputs[0] in spread.inputs

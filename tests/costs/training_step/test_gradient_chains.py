@@ -54,7 +54,7 @@ def test_a_chain_of_one_of_several_inputs_uses_all_of_its_results(
         read = {index for node in nodes for index in node.inputs}
         assert all(node.outputs[0] in read for node in nodes[:-1])
         assert builder.shape(result) == builder.shape(given["g"])
-        assert given["g"] in read or result == given["g"]
+        assert given["g"] in read or result == given["g"] or nodes[-1].kind is OpKind.FILL
 
 
 def test_the_gradient_of_a_maximum_by_hand(operands: tuple[StepBuilder, dict[str, int]]) -> None:

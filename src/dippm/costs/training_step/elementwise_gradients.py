@@ -74,15 +74,19 @@ def _unary(gradients: Gradients, node: Node, taken: Outputs) -> None:
 
 
 def _chain(gradients: Gradients, node: Node, name: str, taken: Outputs) -> None:
+    gradients.give(node.inputs[0], _chained(gradients, node, name, first_of(taken)))
+
+
+def _chained(gradients: Gradients, node: Node, name: str, gradient: int, *, place: int = 0) -> int:
+    """What a chain computes for the first input, of the gradient of one of the results."""
     x = node.inputs[0]
-    gradient = first_of(taken)
     builder = gradients.builder
     if builder.shape(gradient) != builder.shape(x):
         gradient = _expanded(gradients, gradient, x)
-    operands = {"g": gradient, "x": x, "y": node.outputs[0]}
+    operands = {"g": gradient, "x": x, "y": node.outputs[place]}
     if len(node.inputs) > 1:
         operands["b"] = node.inputs[1]
-    gradients.give(x, run_chain(builder, name, operands, like=x))
+    return run_chain(builder, name, operands, like=x)
 
 
 def _clip(gradients: Gradients, node: Node, taken: Outputs) -> None:
@@ -252,10 +256,10 @@ def reduce_gradient(gradients: Gradients, node: Node, taken: Outputs) -> None:
     if function == "sum":
         gradients.give(x, _expanded(gradients, gradient, x))
         return
-    if function in _VARIANCES:
+    if function in _VARIANCES or function == "aminmax":
         if function in _DEVIATIONS:
             builder.view(node.outputs[0], builder.shape(node.outputs[0]))
-        _chain(gradients, node, "var", taken)
+        _several_results(gradients, node, taken)
         return
     if function in GRADIENT_CHAINS:
         _chain(gradients, node, function, taken)
@@ -268,6 +272,34 @@ def reduce_gradient(gradients: Gradients, node: Node, taken: Outputs) -> None:
     result = builder.new_like(x)
     builder.run(OpKind.ELEMENTWISE_GRAD, (_expanded(gradients, gradient, x), *kept), (result,), function=function)
     gradients.give(x, result)
+
+
+def _several_results(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    """Variances, with the mean or without it, and both extremes: each result has a gradient, and these are added."""
+    x = node.inputs[0]
+    builder = gradients.builder
+    # Autograd keeps the input, whichever result is used.
+    builder.view(x, builder.shape(x))
+    parts: list[int] = []
+    begin = 0
+    for place, gradient in enumerate(taken):
+        if gradient is None:
+            continue
+        begin = len(builder.nodes)
+        if place and function_of(node) in _VARIANCES:
+            parts.append(builder.new_like(x))
+            builder.run(OpKind.ELEMENTWISE_GRAD, (_expanded(gradients, gradient, x),), (parts[-1],), function="mean")
+        else:
+            name = "extreme" if function_of(node) == "aminmax" else "var"
+            parts.append(_chained(gradients, node, name, gradient, place=place))
+    if len(parts) > 1:
+        total = builder.new_like(x)
+        builder.run(OpKind.ADD, tuple(parts), (total,), function=function_of(node))
+        parts.append(total)
+        # One statement computes the last and adds it.
+        end = len(builder.nodes) - 1
+        builder.chain_ends.update(dict.fromkeys(range(begin, end), end))
+    gradients.give(x, parts[-1])
 
 
 def _expanded(gradients: Gradients, gradient: int, tensor: int) -> int:

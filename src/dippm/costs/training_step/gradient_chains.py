@@ -108,6 +108,8 @@ GRADIENT_CHAINS: Mapping[str, Sequence[Step]] = {
     ),
     "logsumexp": ((OpKind.SUB, "", ("x", "y")), (OpKind.UNARY, "exp", ("0",)), (OpKind.MUL, "", ("g", "1"))),
     "var": ((OpKind.SUB, "", ("x",)), (OpKind.MUL, "", ("g", "0"))),
+    "extreme": ((OpKind.BINARY, "eq", ("x", "y")), (OpKind.MUL, "", ("g", "0"))),
+    "prod": ((OpKind.DIV, "", ("y", "x")), (OpKind.MUL, "", ("g", "0"))),
     "cumsum": ((OpKind.COPY, "flip", ("g",)), (OpKind.CUMULATIVE, "cumsum", ("0",)), (OpKind.COPY, "flip", ("1",))),
     "cumprod": (
         (OpKind.MUL, "", ("y", "g")),
@@ -139,13 +141,14 @@ GRADIENT_CHAINS: Mapping[str, Sequence[Step]] = {
     ),
 }
 """Steps by the function whose gradient they are; ``divisor`` is the second input of a division. What has the size of a
-reduction, as the mean has in that of a variance, is left out; that of a running product is the one without zeros."""
+reduction, as the mean has in that of a variance, is left out; those of products are the ones without zeros."""
 
 
 # Last steps of the statements of chains that have several, at whose ends what else they have written is dropped.
 _STATEMENTS: Mapping[str, Sequence[int]] = {
     "logcumsumexp": (1, 3, 5, 11, 17),
     "atan2": (3, 5),
+    "copysign": (2,),
     "binary_cross_entropy_with_logits": (1,),
 }
 # First steps that run once for all inputs.
@@ -206,6 +209,15 @@ OPERAND_CHAINS: Mapping[str, Mapping[int, Sequence[Step]]] = {
             (OpKind.MUL, "", ("6", "5")),
             (OpKind.MUL, "", ("g", "7")),
         ),
+    },
+    "copysign": {
+        0: (
+            (OpKind.DIV, "", ("y", "x")),
+            (OpKind.BINARY, "eq", ("x",)),
+            (OpKind.BINARY, "masked_fill_", ("0", "1")),
+            (OpKind.MUL, "", ("g", "2")),
+        ),
+        1: ((OpKind.FILL, "zeros", ("b",)),),
     },
     "hypot": {
         0: ((OpKind.DIV, "", ("x", "y")), (OpKind.MUL, "", ("g", "0"))),
