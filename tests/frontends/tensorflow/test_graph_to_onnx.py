@@ -1,10 +1,12 @@
-"""What is done to a converted graph; TensorFlow itself is not needed."""
+"""What is done to a converted graph, for which TensorFlow itself is not needed, and what is done before."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 from dippm.frontends.tensorflow.graph_to_onnx import _name_inputs, _tensors
@@ -65,3 +67,39 @@ def test_stored_tensors_of_branches_are_found() -> None:
     add = branch(make("Add", [OLD, "w"], ["p"]), output="p", stored=[stored])
     choice = make("If", ["flag"], ["y"], then_branch=add, else_branch=branch(make("Neg", [OLD], ["n"]), output="n"))
     assert [tensor.name for tensor in _tensors(model(flag, choice).graph)] == ["f", "w"]
+
+
+_BRANCHES = """
+import json
+import tempfile
+from pathlib import Path
+import onnx
+import tensorflow as tf
+from dippm.frontends.tensorflow.graph_to_onnx import convert_frozen
+from dippm.frontends.tensorflow.loading import load_saved_model
+
+class Model(tf.Module):
+    def __init__(self):
+        self.weight = tf.Variable(tf.ones((3, 3, 8, 8)))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 16, 16, 8), tf.float32)])
+    def __call__(self, x):
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: tf.nn.conv2d(x, self.weight, 1, "SAME"), lambda: x)
+
+with tempfile.TemporaryDirectory() as folder:
+    model = Model()
+    tf.saved_model.save(model, folder, signatures=model.__call__)
+    path = Path(folder, "model.onnx")
+    convert_frozen(load_saved_model(Path(folder)), path)
+    nodes = onnx.load(path, load_external_data=False).graph.node
+branches = [attribute.g for node in nodes if node.op_type == "If" for attribute in node.attribute]
+print(json.dumps([sorted(node.op_type for node in branch.node) for branch in branches]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_convolutions_in_branches_know_their_weights(run_beside_tensorflow: Callable[[str], Any]) -> None:
+    branches = run_beside_tensorflow(_BRANCHES)
+    assert len(branches) == 2
+    assert sum("Conv" in operators for operators in branches) == 1

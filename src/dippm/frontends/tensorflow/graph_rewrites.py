@@ -10,12 +10,14 @@ __all__ = ["find_cast_weights", "node_name", "rewrite_graph"]
 _IMAGE_RANK = 4
 _CHOICES = frozenset({"Select", "SelectV2"})
 _ADDITIONS = frozenset({"Add", "AddV2"})
+# What operators that are put into functions call their result, by which functions know it.
+_RESULTS = {"Const": "output", "Erf": "y", "Mul": "z"}
 
 
 def rewrite_graph(graph_def: Any) -> None:
     """Change a ``GraphDef`` in place.
 
-    - ``erfc``, which ONNX lacks and Keras's exact GELU is written with, becomes ``1 - erf(x)``.
+    - ``erfc``, which ONNX lacks and Keras's exact GELU is written with, becomes ``1 - erf(x)``, in branches too.
     - An index that counts from the end where it is negative, as ``keras.ops.take`` and with it Keras's embedding allow,
       is taken as it is: PyTorch's embedding knows no negative ones.
     - Batch normalization of images, which ``tf.nn.batch_normalization`` and with it Keras 3 writes as
@@ -28,6 +30,13 @@ def rewrite_graph(graph_def: Any) -> None:
             graph.replace_erfc(node)
         elif node.op in _CHOICES:
             graph.drop_wrapping(node)
+    for function in graph_def.library.function:
+        body = _Nodes(function)
+        for node in list(function.node_def):
+            if node.op == "Erfc":
+                body.replace_erfc(node)
+                # A sum or a difference calls its result otherwise.
+                body.rename_result(node, "y", "z")
     matches = [match for match in (graph.match_batch_norm(node) for node in graph_def.node) if match is not None]
     if not matches:
         return
@@ -51,9 +60,24 @@ def find_cast_weights(graph_def: Any) -> set[str]:
 
 
 class _Nodes:
-    def __init__(self, graph_def: Any) -> None:
-        self._graph_def = graph_def
-        self._by_name = {node.name: node for node in graph_def.node}
+    """The nodes of a graph or of a function."""
+
+    def __init__(self, holder: Any) -> None:
+        self._holder = holder
+        self._is_function = hasattr(holder, "node_def")
+        self._all = holder.node_def if self._is_function else holder.node
+        self._by_name = {node.name: node for node in self._all}
+
+    def rename_result(self, node: Any, old: str, new: str) -> None:
+        """Let all in a function that reads a node's result know it by another name."""
+        before, after = f"{node.name}:{old}:", f"{node.name}:{new}:"
+        for other in self._all:
+            for place, name in enumerate(other.input):
+                if name.startswith(before):
+                    other.input[place] = after + name.removeprefix(before)
+        for key, name in self._holder.ret.items():
+            if name.startswith(before):
+                self._holder.ret[key] = after + name.removeprefix(before)
 
     def is_cast_weight(self, node: Any) -> bool:
         """Whether a node makes a stored tensor, no single number, half as wide."""
@@ -74,7 +98,7 @@ class _Nodes:
         is_growing = bool(found)
         while is_growing:
             is_growing = False
-            for node in self._graph_def.node:
+            for node in self._all:
                 inputs = {node_name(name) for name in node.input if not name.startswith("^")}
                 if node.name in found or inputs.isdisjoint(found):
                     continue
@@ -240,19 +264,19 @@ class _Nodes:
         return float(import_module("tensorflow").make_ndarray(tensor).reshape(-1)[0])
 
     def _add(self, name: str, op: str, inputs: list[str], **types: int) -> str:
-        node = self._graph_def.node.add()
+        node = self._all.add()
         node.name, node.op = name, op
         node.input.extend(inputs)
         for key, value in types.items():
             node.attr[key].type = value
         self._by_name[name] = node
-        return name
+        return f"{name}:{_RESULTS[op]}:0" if self._is_function else name
 
     def _add_constant(self, name: str, value: float, kind: int) -> str:
         tf = import_module("tensorflow")
-        self._add(name, "Const", [], dtype=kind)
+        reference = self._add(name, "Const", [], dtype=kind)
         self._by_name[name].attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype=tf.as_dtype(kind)))
-        return name
+        return reference
 
 
 def node_name(reference: str) -> str:

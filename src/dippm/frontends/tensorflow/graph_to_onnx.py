@@ -37,6 +37,8 @@ _OPSET = 17
 _OPTIMIZERS = ("optimize_transpose", "remove_redundant_upsample", "loop_optimizer", "reshape_optimizer",
                "remove_identity")  # fmt: skip
 _HANDLERS = {**FOURIER_HANDLERS, **LITE_HANDLERS}
+_BRANCHING = frozenset({"If", "StatelessIf"})
+_WRITTEN_SHAPES = "_output_shapes"
 _EXTERNAL = 1
 _COUNTED_SIZE = "unk__"
 _SIGNATURE_PREFIX = "serving_default_"
@@ -96,6 +98,7 @@ def _convert(
         numpy.product = numpy.prod
     _allow_empty_shapes(numpy)
     _leave_constants(graph_module.Node)
+    _shape_branches(graph)
     # A tf2onnx pattern turns layer normalizations into instance normalizations over another number of elements.
     tfonnx.rewrite_layer_normalization = lambda _, nodes: nodes
     _leave_unfolded(tfonnx, left)
@@ -135,6 +138,34 @@ def _convert(
             tensor.ClearField("data_location")
             tensor.ClearField("external_data")
     path.write_bytes(model.SerializeToString())
+
+
+def _shape_branches(graph: Any) -> None:
+    """Have what branches are handed known by its shapes, weights of convolutions among it.
+
+    tf2onnx takes the condition for the first of it, and does without any where these shapes do not fit.
+    """
+    loader = import_module("tf2onnx.tf_loader")
+    make = import_module("tensorflow.python.framework.function_def_to_graph").function_def_to_graph
+    shapes: dict[str, list[Any]] = {}
+
+    def find_branches(searched: Any) -> None:
+        for operator in searched.get_operations():
+            if operator.type in _BRANCHING:
+                handed = [each.shape for each in operator.inputs[1:]]
+                shapes.update({operator.get_attr(branch).name: handed for branch in ("then_branch", "else_branch")})
+
+    def function_def_to_graph(function: Any, input_shapes: Any = None) -> Any:
+        handed = shapes.get(function.signature.name)
+        for place in range(len(handed or ())):
+            # What is written here goes before what is handed, and may say less.
+            function.arg_attr[place].attr.pop(_WRITTEN_SHAPES, None)
+        made = make(function, input_shapes=handed or input_shapes)
+        find_branches(made)
+        return made
+
+    find_branches(graph)
+    loader.function_def_to_graph = function_def_to_graph
 
 
 def _allow_empty_shapes(numpy: Any) -> None:
