@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from dippm.costs.conditions import LowRankAdapters
 from dippm.costs.precision import Precision
 from dippm.costs.training_step.own_gradients import with_own_gradients_apart, with_own_gradients_behind
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph
@@ -80,3 +81,29 @@ def test_a_graph_comes_back_from_behind(builder: Any) -> None:
     behind = with_own_gradients_behind(graph)
     assert len(behind.nodes) == len(graph.nodes) + 3
     assert with_own_gradients_apart(behind) == graph
+
+
+def test_adapters_stand_beside_layers_of_the_forward_pass_alone(
+    builder: Any, train: Callable[..., TrainingGraph]
+) -> None:
+    n = builder.N
+    weight, x = builder.weight(8, 8), builder.input(n, 8)
+    first = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], n, 8)
+    y = builder.node(OpKind.LINEAR, [first, weight], n, 8, **{OWN_GRADIENT: "mine_1"})
+    builder.tensors[weight] = replace(builder.tensors[weight], name="mine.weight")
+    z = builder.node(OpKind.LINEAR, [y, builder.weight(4, 8)], n, 4)
+    given, result = builder.tensor(n, 8), builder.tensor(n, 8)
+    backward = Node(kind=OpKind.LINEAR, inputs=(given, weight), outputs=(result,))
+    own = OwnGradient(
+        name="mine_1", outputs=(y,), given=(given,), inputs=(first,), results=(result,), nodes=(backward,)
+    )
+
+    def count_linear(own: OwnGradient, targets: tuple[str, ...]) -> int:
+        graph = replace(builder.graph(z), own_gradients=(own,))
+        training = train(graph, adapters=LowRankAdapters(rank=2, targets=targets))
+        assert len(training.trained) == 2
+        return sum(node.kind is OpKind.LINEAR for node in training.graph.nodes)
+
+    # Three layers, two of the adapter, and the backward pass; that of a layer with an adapter follows the rules.
+    assert count_linear(own, ("t2",)) == 6
+    assert count_linear(replace(own, kept=(weight,)), ("mine",)) == 5

@@ -146,8 +146,7 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
             ``optimizer.complex`` where weights are complex and the optimizer takes real ones alone,
             ``optimizer.sparse`` where tables have sparse gradients and it takes none.
     """
-    explicit, kept_casts = _with_adapters_and_types(with_own_gradients_behind(graph), settings)
-    explicit = with_own_gradients_apart(explicit)
+    explicit, kept_casts = _with_adapters_and_types(graph, settings)
     parameters = [
         index
         for index, tensor in enumerate(explicit.tensors)
@@ -231,11 +230,19 @@ def _with_adapters_and_types(graph: Graph, settings: TrainingSettings) -> tuple[
     """The forward pass with its adapters and explicit types, and the copies of weights that autocast keeps."""
     if settings.adapters is None:
         _refuse_quantised(graph)
-        return with_explicit_types(graph, settings.precision)
+        return _with_types(graph, settings.precision)
     weights = find_adapted_weights(graph, settings.adapters)
-    explicit, kept = with_explicit_types(with_frozen_weights(graph), settings.precision)
+    # A backward pass of the model's own knows nothing of an adapter inside.
+    own = tuple(each for each in graph.own_gradients if weights.isdisjoint((*each.inputs, *each.kept)))
+    explicit, kept = _with_types(with_frozen_weights(replace(graph, own_gradients=own)), settings.precision)
     adapted, kept_of_adapters = with_adapters(explicit, settings.adapters, weights)
     return adapted, kept | kept_of_adapters
+
+
+def _with_types(graph: Graph, precision: Precision) -> tuple[Graph, frozenset[int]]:
+    """A graph with explicit types, in the model's own backward passes too."""
+    explicit, kept = with_explicit_types(with_own_gradients_behind(graph), precision)
+    return with_own_gradients_apart(explicit), kept
 
 
 def _refuse_quantised(graph: Graph) -> None:
