@@ -213,7 +213,6 @@ def test_how_a_call_uses_its_board_by_hand() -> None:
         ),
     )
     expected = {
-        "running": 6.0,
         # Blocks lie on all lanes for one convolution, on half of them for the other; half and all of the rates.
         "filled": 1.0 + 1.0 + 2.0 + 1.0,
         "plain": 0.25,

@@ -57,8 +57,8 @@ FloatArray = npt.NDArray[np.float64]
 # Shares of the peaks of FP32, tensor cores and memory, added up, at which all lanes have work, and for how long those
 # of a kernel have none while it starts and ends. From 203 energies of an H100 and an H200 (data/labels), captured or
 # without waiting for the host: with both and the blocks of convolutions the power of models, families and boards that
-# were left out is 6.9, 7.1 and 7.4 % off (6.2, 6.5 and 7.3 of the 179 that nothing disturbed, and of these 4.8, 5.6 and
-# 7.0 with the correction that they tell), without the blocks 8.9, 9.4 and 8.6, with one rate for a whole call and no
+# were left out is 6.9, 7.1 and 7.4 % off (6.2, 6.5 and 7.3 of the 179 that nothing disturbed, and of these 4.7, 5.7 and
+# 7.1 with the correction that they tell), without the blocks 8.9, 9.4 and 8.6, with one rate for a whole call and no
 # starts 11 to 17, with lanes that always run 42. The square root of the use, up to 0.6, instead of the blocks brought
 # them to 8.0, 8.4 and 7.7, and a P100 that was left out from 7 to 34; blocks bring it from 7 to 9, and an A100-SXM4
 # from 12 to 7.
@@ -66,12 +66,12 @@ _FULL_USE = 0.25
 _RAMP_S = 4.5e-6
 # Numbers that one block of a convolution computes, 64 x 128 as those of most of cuDNN's kernels do.
 _BLOCK_RESULTS = 8192.0
-#: What :func:`describe_board_use` tells: the time in which kernels run, and in which their lanes have work; rates of
-#: the peaks, of all kernels, of what passes the bandwidth, and of the memory in kernels that neither convolve nor
-#: multiply matrices; the time of convolutions, that in which their lanes have work, of products of matrices and of
-#: convolutions outside of tensor cores, all as parts of the call's time; and the logarithm of a kernel's mean time, s.
+#: What :func:`describe_board_use` tells: the time in which lanes of kernels have work; rates of the peaks, of what passes
+#: the bandwidth, and of the memory in kernels that neither convolve nor multiply matrices; the time of convolutions, that
+#: in which their lanes have work, of products of matrices and of convolutions outside of tensor cores, all as parts of
+#: the call's time; and the logarithm of a kernel's mean time, s.
 BOARD_USE = (
-    "running", "filled", "plain", "tensor", "memory", "cache", "memory_elsewhere", "convolution",
+    "filled", "plain", "tensor", "memory", "cache", "memory_elsewhere", "convolution",
     "convolution_filled", "product", "plain_convolution", "log_kernel_s",
 )  # fmt: skip
 _LEAST_KERNEL_S = 1e-9
@@ -281,7 +281,6 @@ class _BoardUse:
         convolves, on_tensor = work.results > 0.0, work.tensor_flops > 0.0
         memory_s = self.from_memory / peaks.memory
         parts = (
-            self.running_s,
             self.filled_s,
             work.plain_flops / peaks.plain,
             work.tensor_flops / peaks.tensor,

@@ -24,6 +24,8 @@ FloatArray = npt.NDArray[np.float64]
 # points of it.
 _WIDTH = 2.0
 _NOISE = 0.6
+# A figure that is the same in all calls differs by rounding.
+_LEAST_SCALE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ class PowerCorrection:
         """
         mean: FloatArray = figures.mean(axis=0)
         scale: FloatArray = figures.std(axis=0)
-        scale[scale == 0.0] = 1.0
+        scale[scale < _LEAST_SCALE] = 1.0
         known = _rounded((figures - mean) / scale)
         weight = np.linalg.solve(_alike(known, known) + _NOISE * np.eye(len(known)), -errors)
         return cls(
