@@ -145,6 +145,18 @@ def test_texts_go_on_to_their_end(pick, is_over) -> None:
     assert sum("ends its text" in warning for warning in graph.warnings) == 1
 
 
+@pytest.mark.parametrize("choices", [8, 1000])
+def test_a_choice_that_is_asked_for_is_the_middle_one(choices) -> None:
+    class Rolled(nn.Module):
+        def forward(self, x: Any) -> Any:
+            place = int(x.mean(0).argmax(-1)) if choices > 8 else int(x.mean(0).topk(2)[1][1])
+            return x if place == 3 else x[:, place:]
+
+    graph = read_module(Rolled(), input=parse_input_shapes(str(choices)))
+    assert [dim.fixed for dim in graph.tensors[graph.outputs[0]].shape[1:]] == [choices // 2]
+    assert any("middle one" in warning for warning in graph.warnings)
+
+
 def test_words_are_no_experts() -> None:
     class Greedy(nn.Module):
         def forward(self, x: Any) -> Any:

@@ -21,6 +21,9 @@ _EVEN = (
     "how many go to which, only its input tells."
 )
 _GOES_ON = "No token that the model generates is taken to be the one that ends its text, which it looks for."
+_MIDDLE = (
+    "What the model chooses itself is taken to be the middle one of its choices, where its number decides what runs."
+)
 # More choices than a model has experts: what is picked then is a word, or a place.
 _MOST_CHOICES = 512
 # Where the dimension stands among the arguments of what picks, and where the choices stand in what that returns.
@@ -50,7 +53,7 @@ class Routing:
         self._choices: dict[int, int] = {}
         self._shares: dict[int, float] = {}
         # Words that were picked, and what says whether they end the text.
-        self._words: set[int] = set()
+        self._words: dict[int, int] = {}
         self._ends: set[int] = set()
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -59,7 +62,7 @@ class Routing:
         if name in _PICKS:
             self._note_choice(name, args, kwargs, result)
         elif name == "multinomial":
-            self._words.update(self._indices(result))
+            self._words.update(dict.fromkeys(self._indices(result), args[0].shape[-1]))
         elif self._words and args and isinstance(args[0], torch.Tensor) and self._note_words(name, args, result):
             return
         elif self._choices and args and isinstance(args[0], torch.Tensor):
@@ -87,18 +90,25 @@ class Routing:
         ends = torch.arange(choices + 1) * chosen.numel() // choices
         return torch.nn.functional.pad(ends.diff(), (0, max(0, least - choices)))
 
-    def answer(self, asked: torch.Tensor) -> bool | None:
-        """Whether a choice was made at all, as each is taken to be, or a text ends, as none does; None for all else."""
-        if asked.dtype is not torch.bool or asked.numel() != 1:
-            return None
+    def answer(self, asked: torch.Tensor) -> bool | int | None:
+        """What one element holds that is, or that tells of, a choice of the model's own; None for all else.
+
+        Each choice is made somewhere, and no text ends; one alone is the middle one.
+        """
         index = self._index(asked)
-        if index in self._shares:
-            self._assumptions.append(_EVEN)
-            return True
-        if index in self._ends:
-            self._assumptions.append(_GOES_ON)
-            return False
-        return None
+        if asked.numel() != 1:
+            return None
+        answer: bool | int | None = None
+        told = ""
+        if asked.dtype is torch.bool and index in self._shares:
+            answer, told = True, _EVEN
+        elif index in self._ends:
+            answer, told = False, _GOES_ON
+        elif index in self._choices or index in self._words:
+            answer, told = (self._choices.get(index) or self._words[index]) // 2, _MIDDLE
+        if told:
+            self._assumptions.append(told)
+        return answer
 
     def _index(self, tensor: torch.Tensor) -> int:
         return self._table.slot(self._table.adopt(tensor)).index
@@ -113,14 +123,15 @@ class Routing:
             if 1 < choices <= _MOST_CHOICES:
                 self._choices[self._index(found[position])] = choices
             elif choices > _MOST_CHOICES and name == "argmax":
-                self._words.add(self._index(found[position]))
+                self._words[self._index(found[position])] = choices
 
     def _note_words(self, name: str, args: tuple[Any, ...], result: Any) -> bool:
         indices = {self._index(value) for value in args[:2] if isinstance(value, torch.Tensor)}
-        if name == "eq" and self._is_known(args[1]) and indices & self._words:
+        words = next((self._words[index] for index in indices if index in self._words), None)
+        if name == "eq" and self._is_known(args[1]) and words is not None:
             self._ends.update(self._indices(result))
-        elif name in _SAME_NUMBERS and indices & self._words:
-            self._words.update(self._indices(result))
+        elif name in _SAME_NUMBERS and words is not None:
+            self._words.update(dict.fromkeys(self._indices(result), words))
         elif (name in _SAME_NUMBERS or name in _ABOUT_ENDS) and indices & self._ends:
             self._ends.update(self._indices(result))
         else:
