@@ -75,6 +75,42 @@ def test_the_numbers_stay_and_the_operators_are_whole(run_beside_tensorflow: Cal
     assert not {"Select", "SelectV2"} & operators["places"]
 
 
+_COUNTING = """
+import json
+import tempfile
+from pathlib import Path
+import tensorflow as tf
+from dippm.frontends.tensorflow.loading import load_saved_model
+
+class Counting(tf.Module):
+    def __init__(self):
+        self.calls = tf.Variable(0, dtype=tf.int64)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 4), tf.float32)])
+    def __call__(self, x):
+        scale = tf.cast(self.calls, tf.float32)
+        self.calls.assign_add(1)
+        return x * scale
+
+with tempfile.TemporaryDirectory() as folder:
+    model = Counting()
+    tf.saved_model.save(model, folder, signatures=model.__call__)
+    graph_def = load_saved_model(Path(folder)).graph_def
+with tf.Graph().as_default() as graph:
+    tf.import_graph_def(graph_def, name="")
+nodes = [*graph_def.node, *(node for function in graph_def.library.function for node in function.node_def)]
+print(json.dumps(sorted({node.op for node in nodes})))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_counts_its_calls_is_frozen_without_the_count(run_beside_tensorflow: Callable[[str], Any]) -> None:
+    operators = run_beside_tensorflow(_COUNTING)
+    assert "Mul" in operators
+    assert not [name for name in operators if name.startswith("Assign")]
+
+
 @pytest.mark.parametrize(("reference", "name"), [("a/b:1", "a/b"), ("^a/b", "a/b"), ("a/b", "a/b")])
 def test_the_node_behind_a_reference(reference: str, name: str) -> None:
     assert node_name(reference) == name

@@ -5,13 +5,33 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["find_cast_weights", "node_name", "rewrite_graph"]
+__all__ = ["drop_assignments", "find_cast_weights", "node_name", "rewrite_graph"]
 
 _IMAGE_RANK = 4
 _CHOICES = frozenset({"Select", "SelectV2"})
+_ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
 _ADDITIONS = frozenset({"Add", "AddV2"})
 # What operators that are put into functions call their result, by which functions know it.
 _RESULTS = {"Const": "output", "Erf": "y", "Mul": "z"}
+
+
+def drop_assignments(graph_def: Any) -> None:
+    """Take out of a frozen ``GraphDef`` what writes variables, as random layers count up their seed, in place.
+
+    There are no variables any more, and what is written serves the next call.
+    """
+    for nodes in (graph_def.node, *(function.node_def for function in graph_def.library.function)):
+        written = {f"^{node.name}" for node in nodes if node.op in _ASSIGNMENTS}
+        if not written:
+            continue
+        kept = [node for node in nodes if node.op not in _ASSIGNMENTS]
+        for node in kept:
+            left = [name for name in node.input if name not in written]
+            if len(left) < len(node.input):
+                node.input[:] = left
+        kept = [type(node).FromString(node.SerializeToString()) for node in kept]
+        del nodes[:]
+        nodes.extend(kept)
 
 
 def rewrite_graph(graph_def: Any) -> None:

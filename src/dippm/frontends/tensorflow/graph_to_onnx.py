@@ -147,6 +147,7 @@ def _shape_branches(graph: Any) -> None:
     """
     loader: Any = import_module("tf2onnx.tf_loader")
     make = import_module("tensorflow.python.framework.function_def_to_graph").function_def_to_graph
+    make = loader.function_def_to_graph
     shapes: dict[str, list[Any]] = {}
 
     def find_branches(searched: Any) -> None:

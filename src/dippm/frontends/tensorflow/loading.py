@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
-from dippm.frontends.tensorflow.graph_rewrites import node_name
+from dippm.frontends.tensorflow.graph_rewrites import drop_assignments, node_name
 from dippm.frontends.tensorflow.keras_call import call_at_inference
 from dippm.frontends.tensorflow.keras_errors import explain_keras_error
 from dippm.frontends.tensorflow.recurrent_layers import layers_kept_whole
@@ -191,6 +191,7 @@ def _freeze(function: Any, *, owner: Any) -> FrozenGraph:
         names.update(zip(outputs, sorted(function.structured_outputs), strict=True))
     # The other way of freezing writes the weights through a protobuf message, which cannot hold more than 2 GiB.
     graph_def = loader.convert_variables_to_constants_large_model(function)
+    drop_assignments(graph_def)
     del owner
     return FrozenGraph(graph_def=graph_def, inputs=inputs, outputs=outputs, names=names)
 
