@@ -9,6 +9,12 @@ __all__ = ["drop_assignments", "find_cast_weights", "node_name", "rewrite_graph"
 
 _IMAGE_RANK = 4
 _CHOICES = frozenset({"Select", "SelectV2"})
+# Random numbers that follow from a given seed, as those that do not; their first input is the shape.
+_DRAWS = {
+    "StatelessRandomNormalV2": "RandomStandardNormal",
+    "StatelessRandomUniformV2": "RandomUniform",
+    "StatelessTruncatedNormalV2": "RandomStandardNormal",
+}
 _ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
 _ADDITIONS = frozenset({"Add", "AddV2"})
 # What operators that are put into functions call their result, by which functions know it.
@@ -38,6 +44,7 @@ def rewrite_graph(graph_def: Any) -> None:
     """Change a ``GraphDef`` in place.
 
     - ``erfc``, which ONNX lacks and Keras's exact GELU is written with, becomes ``1 - erf(x)``, in branches too.
+    - Random numbers from a seed, which ONNX lacks and ``keras.random`` draws, become those without one.
     - An index that counts from the end where it is negative, as ``keras.ops.take`` and with it Keras's embedding allow,
       is taken as it is: PyTorch's embedding knows no negative ones.
     - Batch normalization of images, which ``tf.nn.batch_normalization`` and with it Keras 3 writes as
@@ -50,6 +57,10 @@ def rewrite_graph(graph_def: Any) -> None:
             graph.replace_erfc(node)
         elif node.op in _CHOICES:
             graph.drop_wrapping(node)
+    for nodes in (graph_def.node, *(function.node_def for function in graph_def.library.function)):
+        for node in nodes:
+            if node.op in _DRAWS:
+                _draw_unseeded(node)
     for function in graph_def.library.function:
         body = _Nodes(function)
         for node in list(function.node_def):
@@ -66,6 +77,14 @@ def rewrite_graph(graph_def: Any) -> None:
     for match in matches:
         if imported.get_tensor_by_name(_tensor_name(match["x"])).shape.rank == _IMAGE_RANK:
             graph.replace_batch_norm(**match)
+
+
+def _draw_unseeded(node: Any) -> None:
+    shape_type = node.attr["Tshape"].type
+    node.op = _DRAWS[node.op]
+    del node.input[1:]
+    del node.attr["Tshape"]
+    node.attr["T"].type = shape_type
 
 
 def find_cast_weights(graph_def: Any) -> set[str]:
