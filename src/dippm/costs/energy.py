@@ -66,10 +66,10 @@ _FULL_USE = 0.25
 _RAMP_S = 4.5e-6
 # Numbers that one block of a convolution computes, 64 x 128 as those of most of cuDNN's kernels do.
 _BLOCK_RESULTS = 8192.0
-#: What :func:`describe_board_use` tells: the time in which lanes of kernels have work; rates of the peaks, of what passes
-#: the bandwidth, and of the memory in kernels that neither convolve nor multiply matrices; the time of convolutions, that
-#: in which their lanes have work, of products of matrices and of convolutions outside of tensor cores, all as parts of
-#: the call's time; and the logarithm of a kernel's mean time, s.
+#: What :func:`describe_board_use` tells: the time in which lanes of kernels have work; rates of the peaks, of what
+#: passes the bandwidth, and of the memory in kernels that neither convolve nor multiply matrices; the time of
+#: convolutions, that in which their lanes have work, of products of matrices and of convolutions outside of tensor
+#: cores, all as parts of the call's time; and the logarithm of a kernel's mean time, s.
 BOARD_USE = (
     "filled", "plain", "tensor", "memory", "cache", "memory_elsewhere", "convolution",
     "convolution_filled", "product", "plain_convolution", "log_kernel_s",

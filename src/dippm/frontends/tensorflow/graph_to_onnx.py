@@ -146,7 +146,6 @@ def _shape_branches(graph: Any) -> None:
     tf2onnx takes the condition for the first of it, and does without any where these shapes do not fit.
     """
     loader: Any = import_module("tf2onnx.tf_loader")
-    make = import_module("tensorflow.python.framework.function_def_to_graph").function_def_to_graph
     make = loader.function_def_to_graph
     shapes: dict[str, list[Any]] = {}
 
