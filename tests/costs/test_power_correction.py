@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import asdict
 
 import numpy as np
@@ -33,6 +34,17 @@ def test_calls_are_corrected_one_by_one_as_together() -> None:
     together = CORRECTION.factor(FIGURES.reshape(3, 20, 2))
     assert together.shape == (3, 20)
     assert together.ravel().tolist() == [float(CORRECTION.factor(row)) for row in FIGURES]
+
+
+def test_no_more_is_held_than_how_alike_calls_are() -> None:
+    known, calls = RNG.normal(size=(50, 11)), RNG.normal(size=(2000, 11))
+    correction = PowerCorrection.fit(tuple("abcdefghijk"), known, np.zeros(50))
+    tracemalloc.start()
+    correction.factor(calls)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # Not all differences of all figures at once, which take eleven times as much.
+    assert most < 5 * 2000 * 50 * 8
 
 
 def test_a_figure_that_is_always_the_same_tells_nothing() -> None:

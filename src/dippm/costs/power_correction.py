@@ -109,7 +109,10 @@ class PowerCorrection:
 
 def _alike(figures: FloatArray, known: FloatArray) -> FloatArray:
     """How alike calls are to those that were measured, [..., R], 1 for the same."""
-    squares: FloatArray = np.square(figures[..., None, :] - known).sum(axis=-1)
+    squares: FloatArray = np.zeros((*figures.shape[:-1], len(known)))
+    # Figure by figure: an array of all differences would be as many times as large.
+    for place, of_known in enumerate(known.T):
+        squares += np.square(figures[..., place, None] - of_known)
     result: FloatArray = np.exp(-squares / (2.0 * _WIDTH**2))
     return result
 
