@@ -47,6 +47,19 @@ def test_gradients_of_its_own_come_back_and_are_looked_at(graph: Graph) -> None:
             graph_from_dict({**values, "own_gradients": [changed]})
 
 
+def test_gradients_of_its_own_are_told_apart(graph: Graph) -> None:
+    own = OwnGradient(name="f_1", outputs=(2,), given=(3,), inputs=(1,), results=(3,))
+    for other in (
+        replace(own, name="f_2"),
+        replace(own, given=(1,)),
+        replace(own, name="f_2", outputs=(), given=()),
+    ):
+        with pytest.raises(ModelReadError, match="gradients of the model's own"):
+            replace(graph, own_gradients=(own, other))
+    several = (own, replace(own, name="f_2", given=(1,)))
+    assert replace(graph, own_gradients=several).own_gradients == several
+
+
 def test_equal_graphs_make_equal_text(graph: Graph) -> None:
     again = graph_from_dict(json.loads(json.dumps(graph_to_dict(graph))))
     assert json.dumps(graph_to_dict(again)) == json.dumps(graph_to_dict(graph))

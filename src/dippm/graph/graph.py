@@ -172,6 +172,14 @@ class Graph:
                     "one for each of its tensors.",
                     code="graph.invalid",
                 )
+        given = [index for gradient in self.own_gradients for index in gradient.given]
+        is_given = all(gradient.given for gradient in self.own_gradients)
+        names = {gradient.name for gradient in self.own_gradients}
+        if not is_given or len(names) < len(self.own_gradients) or len(set(given)) < len(given):
+            raise ModelReadError(
+                "Two gradients of the model's own have one name or are given one tensor, or one is given none.",
+                code="graph.invalid",
+            )
 
     def _check_order(self) -> None:
         """Every node stands behind those that write what it reads."""
