@@ -198,7 +198,10 @@ def _binary(gradients: Gradients, node: Node, taken: Outputs) -> None:
     if function in _CELLS:
         _cell(gradients, node, taken)
         return
-    if function in OPERAND_CHAINS and not any(gradients.builder.dtype(i).is_complex for i in node.inputs if i >= 0):
+    # By a number it is a product with a logarithm, whose gradient is one kernel.
+    is_by_number = function == "xlogy" and len(node.inputs) == 1
+    is_complex = any(gradients.builder.dtype(i).is_complex for i in node.inputs if i >= 0)
+    if function in OPERAND_CHAINS and not (is_by_number or is_complex):
         _operand_chains(gradients, node, function, taken)
         return
     kept: Sequence[int] = node.inputs

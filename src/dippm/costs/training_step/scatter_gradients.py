@@ -44,6 +44,8 @@ _REDUCTIONS: Mapping[object, tuple[Sequence[_Step], int]] = {
 }  # fmt: skip
 # Scatters that add to what is there, which has no effect on its gradient.
 _ADDING = frozenset({"scatter_add", "index_add"})
+# Those of which autograd keeps what is written, for its shape alone.
+_KEPT_FOR_ITS_SHAPE = frozenset({"index_add", "index_copy"})
 # Scatters that take an index of one dimension look up with another kernel.
 _BY_ROW = {"gather": "index_select", "scatter_add": "index_add"}
 
@@ -63,6 +65,8 @@ def scatter_gradient(gradients: Gradients, node: Node, taken: Outputs) -> None:
         gradients.give(x, gradients.make(OpKind.COPY, (gradient,), x, "clone"))
     for index in rest:
         if gradients.wants(index):
+            if function_of(node) in _KEPT_FOR_ITS_SHAPE:
+                gradients.builder.view(index, gradients.builder.shape(index))
             gradients.give(index, gradients.make(OpKind.GATHER, (gradient, *indices), index, "gather"))
 
 
