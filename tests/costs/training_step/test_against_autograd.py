@@ -345,6 +345,8 @@ _TOKEN_LAYERS = {
     "rows added": lambda: _Call(lambda x: x.index_add(1, torch.zeros(32, dtype=torch.long), x * 2)),
     "rows copied": lambda: _Call(lambda x: x.index_copy(1, torch.arange(32), x * 2)),
     "product added": lambda: _Call(torch.addcmul, (32, 64), (32, 64)),
+    "product with a row added": lambda: _Call(lambda x, w: torch.addcmul(x.detach(), w, x), (32, 64)),
+    "quotient by a row added": lambda: _Call(lambda x, w: torch.addcdiv(x.detach(), x, w + 1), (32, 64)),
     "quotient added": lambda: _Call(torch.addcdiv, (32, 64), (32, 64)),
     "cumulative logarithm of sums": lambda: _Call(lambda x: x.logcumsumexp(1)),
     "error function": lambda: _Call(torch.erf),

@@ -244,8 +244,8 @@ OPERAND_CHAINS: Mapping[str, Mapping[int, Sequence[Step]]] = {
     },
     "addcmul": {
         0: (),
-        1: ((OpKind.MUL, "", ("c",)), (OpKind.MUL, "", ("g", "0"))),
         2: ((OpKind.MUL, "", ("b",)), (OpKind.MUL, "", ("g", "0"))),
+        1: ((OpKind.MUL, "", ("c",)), (OpKind.MUL, "", ("g", "0"))),
     },
     "addcdiv": {
         0: (),
@@ -260,7 +260,7 @@ OPERAND_CHAINS: Mapping[str, Mapping[int, Sequence[Step]]] = {
     },
 }
 """Steps by the function of an operator of several inputs and the place of the one whose gradient they are; none where
-that is the gradient of the result. Those of the last place come first."""
+that is the gradient of the result. The last one here runs first: autograd goes by the names of inputs."""
 
 
 def run_chain(builder: StepBuilder, name: str, operands: Mapping[str, int], *, like: int) -> int:
