@@ -104,6 +104,47 @@ def test_what_is_checkpointed_has_functions_inside(use_reentrant: bool) -> None:
     assert [own.name for own in graph.own_gradients] == ["_Twice_2"]
 
 
+class _Passes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> Any:
+        return x, y * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any, other: Any) -> Any:
+        return gradient * 0.5, other
+
+
+class _PassesWithContextApart(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Any, y: Any) -> Any:
+        return x, y * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        assert output[0].shape == inputs[0].shape
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any, other: Any) -> Any:
+        return gradient * 0.5, other
+
+
+@pytest.mark.parametrize("function", [_Passes, _PassesWithContextApart])
+def test_an_argument_that_is_passed_on_has_the_gradient_of_the_function(function: Any) -> None:
+    graph = _read(lambda x: function.apply(x, x.sin())[0])
+    assert [node.source_op for node in graph.nodes] == [
+        "aten.linear", "aten.sin", "aten.mul", "aten.view", "aten.linear",
+    ]  # fmt: skip
+    (own,) = graph.own_gradients
+    assert [node.source_op for node in own.nodes] == ["aten.mul"]
+    assert own.inputs == (*graph.nodes[0].outputs, *graph.nodes[1].outputs)
+    assert graph.nodes[-1].inputs[0] == own.outputs[0] == graph.nodes[3].outputs[0]
+
+
+def test_an_argument_that_a_checkpoint_passes_on_has_a_gradient() -> None:
+    graph = _read(lambda x: checkpoint(lambda y: y, x, use_reentrant=True))
+    assert "aten.detach" not in [node.source_op for node in graph.nodes]
+
+
 class _WritesToWhatItKeeps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -145,19 +186,3 @@ def test_what_cannot_be_run_is_told_and_left_to_the_operators(function: Any) -> 
     assert [node.kind for node in graph.nodes] == [OpKind.LINEAR, OpKind.UNARY, OpKind.LINEAR]
     (said,) = graph.warnings
     assert f"The backward pass that {function.__name__} defines cannot be read" in said
-
-
-class _GivesBackItsArgument(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        x.sin()
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return -gradient
-
-
-def test_an_argument_that_is_returned_is_left_to_the_operators() -> None:
-    graph = _read(_GivesBackItsArgument.apply)
-    assert graph.own_gradients == graph.warnings == ()

@@ -20,7 +20,7 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx, FunctionMeta
 from torch.utils import checkpoint
 from torch.utils.checkpoint import CheckpointFunction
 
-from dippm.frontends.torch.function_backward import FunctionCall, record_backward, take_arguments
+from dippm.frontends.torch.function_backward import FunctionCall, record_backward, take_arguments, view_arguments
 from dippm.frontends.torch.gradient_flow import GradientFlow
 from dippm.frontends.torch.recorder import Recorder
 
@@ -120,6 +120,8 @@ class _Calls:
         try:
             with self._flow.inside_function(is_on=call.is_on):
                 result = function(*given, **named)
+                if name == "forward" and call.is_on:
+                    result = view_arguments(self._recorder, call, result)
         finally:
             self._inside.pop()
         if name == "forward" and has_context:

@@ -17,7 +17,7 @@ from dippm.frontends.torch.tensor_table import Slot
 from dippm.frontends.torch.wrapped_tensors import is_wrapper
 from dippm.graph import OwnGradient, TensorRole
 
-__all__ = ["FunctionCall", "record_backward", "take_arguments"]
+__all__ = ["FunctionCall", "record_backward", "take_arguments", "view_arguments"]
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -69,6 +69,24 @@ def take_arguments(recorder: Recorder, flow: GradientFlow, call: FunctionCall, a
     call.needs = tuple(call.is_on and flow.depends(index) and not flow.is_cut(index) for index in call.inputs)
 
 
+def view_arguments(recorder: Recorder, call: FunctionCall, result: Any) -> Any:
+    """What a function returns, with a view in the place of each argument that it passes on.
+
+    PyTorch makes these views too, but when gradients are off for it: they would cut off what stands before.
+
+    Args:
+        recorder: Where the views are recorded.
+        call: The call.
+        result: What the function returned.
+    """
+
+    def view(value: Any) -> Any:
+        slots = _slots(recorder, (value,))
+        return value.view_as(value) if slots and slots[0].index in call.inputs else value
+
+    return tuple(map(view, result)) if isinstance(result, tuple) else view(result)
+
+
 def record_backward(recorder: Recorder, flow: GradientFlow, call: FunctionCall, result: Any) -> bool:
     """Run the backward pass of a function that has just run, and record it apart.
 
@@ -86,9 +104,7 @@ def record_backward(recorder: Recorder, flow: GradientFlow, call: FunctionCall, 
     held = list(filter(_is_stored, tensors_in(vars(call.context).values())))
     made, kept_slots, held_slots = (_slots(recorder, tensors) for tensors in (outputs, kept, held))
     trained = [slot.index for slot, tensor in zip(made, outputs, strict=True) if is_differentiable(tensor)]
-    # An argument that is returned as it is stays what it was.
-    is_passed_on = any(slot.index in call.inputs for slot in made)
-    if not any(call.needs) or not trained or is_passed_on or recorder.step_count == call.start:
+    if not any(call.needs) or not trained or recorder.step_count == call.start:
         return False
     given: list[int] = []
 
