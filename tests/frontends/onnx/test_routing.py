@@ -57,6 +57,23 @@ def test_each_expert_gets_an_even_share(read, shape_of, nodes, mask) -> None:
     assert EVENLY in graph.warnings
 
 
+@pytest.mark.parametrize(("least", "rows"), [("none", "3N"), ("half", "12N")])
+def test_what_is_there_at_all_has_the_share_and_what_is_there_often_may_be_everywhere(
+    read, shape_of, least, rows
+) -> None:
+    flat = [helper.make_node("Reshape", ["z", "tokens"], ["x"])]
+    counted = [
+        *BY_EQUAL,
+        helper.make_node("Cast", ["mask"], ["counts"], to=TensorProto.FLOAT),
+        helper.make_node("Greater", ["counts", least], ["own"]),
+    ]
+    weights = {
+        **WEIGHTS, "tokens": np.array([-1, EXPERTS]), "none": np.float32(0), "half": np.float32(0.5),
+    }  # fmt: skip
+    graph = read([*flat, *chosen(), *counted, *rows_of("own")], weights=weights, inputs={"z": ["N", 6, EXPERTS]})
+    assert shape_of(graph, graph.outputs[0]) == [rows, "4"]
+
+
 def test_other_places_are_all_counted(read, shape_of) -> None:
     nodes = [helper.make_node("Greater", ["x", "half"], ["mask"]), *rows_of("mask")]
     graph = read(nodes, weights={**WEIGHTS, "half": np.array(0.5, dtype=np.float32)}, inputs={"x": ["N", 4]})

@@ -116,6 +116,22 @@ def test_other_questions_for_values_are_refused(limit) -> None:
     assert caught.value.code == "torch.data_dependent"
 
 
+@pytest.mark.parametrize("least", [0, torch.tensor(0)])
+def test_an_expert_has_tokens_and_nobody_knows_how_many(least: Any) -> None:
+    class Skips(Mixture):
+        def __init__(self, least: Any) -> None:
+            super().__init__()
+            self.least = least
+
+        def send(self, tokens: Any, shares: Any, chosen: Any) -> Any:
+            return self.experts[0](tokens) if (chosen == 0).sum() > self.least else tokens
+
+    graph = read_module(Skips(least), input=parse_input_shapes("6x16"))
+    assert any(EVENLY in warning for warning in graph.warnings)
+    with pytest.raises(UnsupportedError):
+        read_module(Skips(least + 5), input=parse_input_shapes("6x16"))
+
+
 class Generator(nn.Module):
     """Four words, or fewer where all texts have come to their end."""
 

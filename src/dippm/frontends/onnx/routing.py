@@ -70,7 +70,7 @@ def note_choices(op: Op, inputs: Sequence[Value | None], outputs: Sequence[Value
         if name == "ReduceSum" and numel(outputs[0].shape) == 1:
             outputs[0].count = found_in(first)
         outputs[0].share = min(1.0, first.share * numel(first.shape) / numel(outputs[0].shape))
-    elif name in _IS_ANY:
+    elif name in _IS_ANY and _is_zero(inputs[1] if len(inputs) > 1 else None):
         outputs[0].share = first.share
 
 
@@ -78,6 +78,10 @@ def found_in(mask: Value) -> int:
     """How many elements are taken to be true: all of them where nothing is known of it."""
     size = numel(mask.shape)
     return min(size, max(1, round(size * (mask.share or 1.0))))
+
+
+def _is_zero(value: Value | None) -> bool:
+    return value is not None and value.data is not None and not value.data.any()
 
 
 def _note_pick(op: Op, scores: Value, outputs: Sequence[Value]) -> None:

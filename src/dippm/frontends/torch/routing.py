@@ -70,7 +70,7 @@ class Routing:
             if source in self._choices:
                 self._pass_choices(name, args, self._choices[source], result)
             elif source in self._shares:
-                self._pass_share(name, args[0], self._shares[source], result)
+                self._pass_share(name, args, self._shares[source], result)
 
     def places(self, mask: torch.Tensor) -> torch.Tensor | None:
         """Places where a choice was made, as many as there are if choices are spread evenly; None for other tensors."""
@@ -144,12 +144,16 @@ class Routing:
         elif name == "one_hot" or (name == "eq" and self._is_known(args[1])):
             self._shares.update(dict.fromkeys(self._indices(result), 1 / choices))
 
-    def _pass_share(self, name: str, mask: torch.Tensor, share: float, result: Any) -> None:
+    def _pass_share(self, name: str, args: tuple[Any, ...], share: float, result: Any) -> None:
         if name in {"any", "max", "sum"} and isinstance(result, torch.Tensor) and result.numel():
-            share = min(1.0, share * mask.numel() / result.numel())
-        elif name not in _SAME_NUMBERS and name not in {"ne", "gt"}:
+            share = min(1.0, share * args[0].numel() / result.numel())
+        elif name not in _SAME_NUMBERS and not (name in {"ne", "gt"} and self._is_zero(args[1])):
             return
         self._shares.update(dict.fromkeys(self._indices(result), share))
+
+    def _is_zero(self, value: Any) -> bool:
+        known = self._table.value(self._table.adopt(value)) if isinstance(value, torch.Tensor) else value
+        return known is not None and not bool((known != 0).any() if isinstance(known, torch.Tensor) else known)
 
     def _is_known(self, value: Any) -> bool:
         return not isinstance(value, torch.Tensor) or self._table.value(self._table.adopt(value)) is not None
