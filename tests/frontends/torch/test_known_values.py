@@ -124,3 +124,27 @@ def test_nothing_else_is_taken_to_differ(read: Callable[..., Graph], pick: Calla
     with pytest.raises(UnsupportedError) as caught:
         read(Picks(), [((30, 30), "unbatched"), ((2, 30), "int64", "unbatched")])
     assert caught.value.code == "torch.data_dependent"
+
+
+def test_what_was_padded_is_taken_to_be_there(read: Callable[..., Graph]) -> None:
+    class Pads(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = nn.functional.pad(x, (2, 2))
+            assert (y[..., 2:-2] == x).all()
+            return y * 2
+
+    (warning,) = read(Pads(), "8").warnings
+    assert "pass the checks of its values" in warning
+
+
+def test_nobody_knows_when_a_loop_has_settled(read: Callable[..., Graph]) -> None:
+    class Settles(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            before, x = x, x.tanh()
+            while not (before == x).all():
+                before, x = x, x.tanh()
+            return x
+
+    with pytest.raises(UnsupportedError) as caught:
+        read(Settles(), "8")
+    assert caught.value.code == "torch.data_dependent"

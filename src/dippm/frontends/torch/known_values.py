@@ -90,16 +90,21 @@ class KnownValues:
             self._assume(found, True, _APART.format(self._table.specs[base].name))
 
     def note_compared(self, func: Any, found: torch.Tensor, one: torch.Tensor, other: Any) -> None:
-        """Note where an operator compares an input's integers with a number, or computed numbers with others."""
+        """Note where an operator compares an input's integers with a number, or a part of computed ones with others."""
         spec = self._table.specs[self._table.slot(one).storage.base]
         told = ""
         if isinstance(other, torch.Tensor):
             is_other = one is not other and one.is_floating_point() and one.shape == other.shape
-            told = _CHECKED if is_other else ""
+            # Loops that end where nothing changes any more compare whole tensors.
+            told = _CHECKED if is_other and self._has_part((one, self._table.adopt(other))) else ""
         elif spec.role is TensorRole.INPUT and not one.is_floating_point() and one.dtype not in MASK_TYPES:
             told = _ABSENT.format(spec.name, other)
         if told:
             self._compared[self._table.slot(found).index] = (*COMPARISONS[func], told)
+
+    def _has_part(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """Whether any of some tensors is a part of a larger one."""
+        return any(tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def assume_compared(self, search: Any, found: torch.Tensor, compared: torch.Tensor) -> None:
         """Answer a model that asks whether a number is anywhere in its input, or whether all numbers agree.
