@@ -132,6 +132,23 @@ def test_an_expert_has_tokens_and_nobody_knows_how_many(least: Any) -> None:
         read_module(Skips(least + 5), input=parse_input_shapes("6x16"))
 
 
+@pytest.mark.parametrize("kind", [ByTable, ByWhere, ByOneHot, ByMask])
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_few_tokens_go_to_no_more_experts_than_they_choose(kind, tokens: int) -> None:
+    graph = read_module(kind(), input=parse_input_shapes(f"{tokens},16"), batch_hint=1)
+    # The gate for each token, and two experts.
+    assert Workload.from_graph(graph).at([1]).macs.sum() == tokens * (16 * 4 + 2 * 16 * 16)
+
+
+def test_what_is_never_chosen_is_no_expert() -> None:
+    class Never(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x[x.argmax(-1) == -1]
+
+    with pytest.raises(UnsupportedError):
+        read_module(Never(), input=parse_input_shapes("8"))
+
+
 class Generator(nn.Module):
     """Four words, or fewer where all texts have come to their end."""
 

@@ -7,6 +7,7 @@ its own. How many these are only the data tells; they are taken to be spread eve
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,8 +35,32 @@ _SAME_NUMBERS = frozenset(
         "clone", "_to_copy", "alias", "detach", "unbind", "split",
     }
 )  # fmt: skip
+# What takes one place of a dimension, each in the form of one result.
+_TAKES_ONE = frozenset({"select", "unbind"})
 # What may be asked about whether texts end.
 _ABOUT_ENDS = frozenset({"all", "any", "bitwise_or", "logical_or"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where choices were made, as the true elements of a tensor say.
+
+    Args:
+        made: How many choices these are; of all choices, where the tensor tells of one of them alone.
+        choices: How many there are to choose from.
+        number: Which of these the tensor tells of, None where of several.
+    """
+
+    made: float
+    choices: int
+    number: int | None = None
+
+    def count(self, size: int) -> int:
+        """How many of a number of elements are true."""
+        if self.number is None:
+            return min(size, max(1, round(self.made)))
+        made = round(self.made)
+        return min(size, made * (self.number + 1) // self.choices - made * self.number // self.choices)
 
 
 class Routing:
@@ -49,9 +74,9 @@ class Routing:
     def __init__(self, table: TensorTable, assumptions: list[str]) -> None:
         self._table = table
         self._assumptions = assumptions
-        # Of how many choices each element is one, and which share of the elements is true.
+        # Of how many choices each element is one, and where they were made.
         self._choices: dict[int, int] = {}
-        self._shares: dict[int, float] = {}
+        self._places: dict[int, _Places] = {}
         # Words that were picked, and what says whether they end the text.
         self._words: dict[int, int] = {}
         self._ends: set[int] = set()
@@ -69,17 +94,16 @@ class Routing:
             source = self._index(args[0])
             if source in self._choices:
                 self._pass_choices(name, args, self._choices[source], result)
-            elif source in self._shares:
-                self._pass_share(name, args, self._shares[source], result)
+            elif source in self._places:
+                self._pass_places(name, args, self._places[source], result)
 
     def places(self, mask: torch.Tensor) -> torch.Tensor | None:
         """Places where a choice was made, as many as there are if choices are spread evenly; None for other tensors."""
-        share = self._shares.get(self._index(mask))
-        if share is None:
+        places = self._places.get(self._index(mask))
+        if places is None:
             return None
         self._assumptions.append(_EVEN)
-        count = max(1, round(mask.numel() * share)) if mask.numel() else 0
-        return torch.empty((count, mask.dim()), dtype=torch.int64, device="meta")
+        return torch.empty((places.count(mask.numel()), mask.dim()), dtype=torch.int64, device="meta")
 
     def counts(self, chosen: torch.Tensor, least: int) -> torch.Tensor | None:
         """How often each of the choices was made, that is evenly; None for other tensors."""
@@ -93,15 +117,15 @@ class Routing:
     def answer(self, asked: torch.Tensor) -> bool | int | None:
         """What one element holds that is, or that tells of, a choice of the model's own; None for all else.
 
-        Each choice is made somewhere, and no text ends; one alone is the middle one.
+        A choice is made somewhere where enough are made, and no text ends; one alone is the middle one.
         """
         index = self._index(asked)
         if asked.numel() != 1:
             return None
         answer: bool | int | None = None
         told = ""
-        if asked.dtype is torch.bool and index in self._shares:
-            answer, told = True, _EVEN
+        if asked.dtype is torch.bool and index in self._places:
+            answer, told = self._places[index].count(1) > 0, _EVEN
         elif index in self._ends:
             answer, told = False, _GOES_ON
         elif index in self._choices or index in self._words:
@@ -142,14 +166,29 @@ class Routing:
         if name in _SAME_NUMBERS:
             self._choices.update(dict.fromkeys(self._indices(result), choices))
         elif name == "one_hot" or (name == "eq" and self._is_known(args[1])):
-            self._shares.update(dict.fromkeys(self._indices(result), 1 / choices))
+            number = _as_number(args[1], self._table) if name == "eq" else None
+            if number is None:
+                places = _Places(result.numel() / choices, choices)
+            else:
+                places = _Places(result.numel(), choices, number)
+            if number is None or 0 <= number < choices:
+                self._places[self._index(result)] = places
 
-    def _pass_share(self, name: str, args: tuple[Any, ...], share: float, result: Any) -> None:
-        if name in {"any", "max", "sum"} and isinstance(result, torch.Tensor) and result.numel():
-            share = min(1.0, share * args[0].numel() / result.numel())
-        elif name not in _SAME_NUMBERS and not (name in {"ne", "gt"} and self._is_zero(args[1])):
+    def _pass_places(self, name: str, args: tuple[Any, ...], places: _Places, result: Any) -> None:
+        size = args[0].numel()
+        is_count = name in {"any", "max", "sum"} and isinstance(result, torch.Tensor)
+        is_said = name in {"ne", "gt"} and self._is_zero(args[1])
+        if not is_count and not is_said and name not in _SAME_NUMBERS:
             return
-        self._shares.update(dict.fromkeys(self._indices(result), share))
+        dim = args[1] if len(args) > 1 and isinstance(args[1], int) else 0
+        is_of_one = name in _TAKES_ONE and places.number is None and args[0].shape[dim] == places.choices
+        for position, made in enumerate(tensors_in((result,))):
+            here = places
+            if is_of_one:
+                here = replace(places, number=args[2] % places.choices if name == "select" else position)
+            elif name in _SAME_NUMBERS and size:
+                here = replace(places, made=places.made * made.numel() / size)
+            self._places[self._index(made)] = here
 
     def _is_zero(self, value: Any) -> bool:
         known = self._table.value(self._table.adopt(value)) if isinstance(value, torch.Tensor) else value
@@ -160,3 +199,11 @@ class Routing:
 
     def _indices(self, result: Any) -> Iterable[int]:
         return [self._index(tensor) for tensor in tensors_in((result,))]
+
+
+def _as_number(value: Any, table: TensorTable) -> int | None:
+    """A known value that is one number."""
+    if not isinstance(value, torch.Tensor):
+        return int(value)
+    known = table.value(table.adopt(value))
+    return int(known) if known is not None and known.numel() == 1 else None
