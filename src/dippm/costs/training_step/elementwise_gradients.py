@@ -14,7 +14,7 @@ from dippm.costs.training_step.gradient_chains import (
 from dippm.costs.training_step.moving_gradients import select_gradient
 from dippm.graph import ACTIVATION_KINDS, Node, OpKind
 
-__all__ = ["ELEMENTWISE_RULES", "gradients_of_inputs", "reduce_gradient"]
+__all__ = ["ELEMENTWISE_RULES", "LOSSES", "gradients_of_inputs", "reduce_gradient"]
 
 # Element-wise operators whose gradient needs the result and not the input.
 _KEEPS_RESULT = frozenset({OpKind.RELU, OpKind.SIGMOID, OpKind.TANH})
@@ -23,7 +23,8 @@ _RESULT_FUNCTIONS = frozenset({"exp"})
 _FREE_FUNCTIONS = frozenset({"neg", "positive", "identity", "conj_physical", "real", "frac"})
 _FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn"})
 _MASK_FUNCTIONS = frozenset({"where", "masked_fill"})
-_LOSSES = frozenset(
+#: Losses of PyTorch whose gradient is one kernel over what is predicted.
+LOSSES = frozenset(
     {
         "mse_loss",
         "smooth_l1_loss",
@@ -35,7 +36,7 @@ _LOSSES = frozenset(
         "multilabel_margin_loss_forward",
     }
 )
-_REDUCE_INPUT_FUNCTIONS = _LOSSES
+_REDUCE_INPUT_FUNCTIONS = LOSSES
 _REDUCE_BOTH_FUNCTIONS = frozenset({"prod", "max", "min", "median", "mode"})
 # Gradients that divide by the deviation first.
 _DEVIATIONS = frozenset({"std", "std_mean"})

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 
-__all__ = ["DERIVED_WHOLE", "EXPANSIONS", "is_attention_fused", "is_linear_whole", "linear_of_copy"]
+__all__ = ["DERIVED_WHOLE", "EXPANSIONS", "drop_out", "is_attention_fused", "is_linear_whole", "linear_of_copy"]
 
 _MATRIX = 2
 _SAMPLES_AND_HEADS = 4
@@ -302,3 +302,25 @@ def linear_of_copy(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     input counts as contiguous, has the same operators but for the copy.
     """
     return F.linear(x.contiguous(), weight, bias)
+
+
+def drop_out(
+    func: Any, name: str, x: torch.Tensor, share: float, is_active: bool, *, is_in_place: bool
+) -> torch.Tensor:
+    """Dropout as it runs on a GPU: one kernel that also writes the mask, unless it works in place.
+
+    Args:
+        func: The operator.
+        name: Its name.
+        x: What it reads.
+        share: Which part of it is dropped.
+        is_active: Whether anything is.
+        is_in_place: Whether it writes over what it reads.
+    """
+    if not is_active or share == 0 or not x.numel():
+        return x
+    if name == "dropout" and not is_in_place and share < 1:
+        result: torch.Tensor = torch.ops.aten.native_dropout.default(x, share, True)[0]
+    else:
+        result = func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, x, share, is_active)
+    return result

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dippm.costs.training_step.elementwise_gradients import LOSSES
 from dippm.graph import OpKind
 
 __all__ = ["KEPT_WHOLE", "OPERATORS", "OpRule"]
@@ -194,19 +195,7 @@ OPERATORS: Mapping[str, OpRule] = {
         name: OpRule(kind=OpKind.GATHER, function="nll_loss", inputs=("self", "target"))
         for name in ("nll_loss_forward", "nll_loss2d_forward")
     },
-    **{
-        name: OpRule(kind=OpKind.REDUCE, function=name, inputs=("self", "target"))
-        for name in (
-            "mse_loss",
-            "smooth_l1_loss",
-            "huber_loss",
-            "binary_cross_entropy",
-            "binary_cross_entropy_with_logits",
-            "soft_margin_loss",
-            "multi_margin_loss",
-            "multilabel_margin_loss_forward",
-        )
-    },
+    **{name: OpRule(kind=OpKind.REDUCE, function=name, inputs=("self", "target")) for name in sorted(LOSSES)},
     **_named(OpKind.CUMULATIVE, "cumsum cumprod logcumsumexp cummax cummin"),
     **_named(OpKind.SORT, "msort unique_dim unique_consecutive _unique2 searchsorted bucketize histc bincount"),
     **{

@@ -11,7 +11,17 @@ import torch
 from dippm.errors import ModelReadError, UnsupportedError
 from dippm.frontends.torch.operators import KEPT_WHOLE, OPERATORS, OpRule
 
-__all__ = ["DROPOUTS", "REFUSED", "SAME_TENSOR", "VALUE_DEPENDENT", "OpPlan", "no_quantised", "plan_for", "refusal"]
+__all__ = [
+    "DROPOUTS",
+    "REFUSED",
+    "SAME_TENSOR",
+    "VALUE_DEPENDENT",
+    "OpPlan",
+    "no_end",
+    "no_quantised",
+    "plan_for",
+    "refusal",
+]
 
 DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
 SAME_TENSOR = frozenset({"detach", "lift", "lift_fresh", "alias", "resolve_conj", "resolve_neg"})
@@ -122,6 +132,19 @@ def refusal(plan: OpPlan) -> ModelReadError:
         f"The model runs {plan.source_op}, which reaches files or other processes.",
         code="torch.file_operator",
         cure="Remove that from the model.",
+    )
+
+
+def no_end(operators: int) -> UnsupportedError:
+    """The error of a model that runs on and on.
+
+    Args:
+        operators: How many operators it has run.
+    """
+    return UnsupportedError(
+        f"The model has run {operators} operators and has not ended.",
+        code="torch.too_many_operators",
+        cure="It loops without end, or far longer than a model does; give it without that loop.",
     )
 
 

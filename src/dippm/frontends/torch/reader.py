@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
@@ -32,6 +31,7 @@ from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_
 from dippm.frontends.torch.exported_module import ExportedModule
 from dippm.frontends.torch.forward_errors import forward_error
 from dippm.frontends.torch.generation import GenerationModule, StepResult
+from dippm.frontends.torch.given_module import check_initialised, unwrapped
 from dippm.frontends.torch.late_compiler import compiler_off
 from dippm.frontends.torch.module_state import ModuleState
 from dippm.frontends.torch.own_loss import is_scored_in_fp32
@@ -56,10 +56,6 @@ _BATCHES = ((2, 3), (2, 4))
 _PROOF_BATCH = 64
 _WITH_FP32_PARTS = ("diffusers.", "transformers.")
 _COMPILER = "torch._dynamo"
-_COMPILED = (
-    'The module is compiled, which is left out as it is read: runtime="compile" (--runtime compile) predicts it so, '
-    "eager without that."
-)
 
 
 def read_module(
@@ -100,7 +96,7 @@ def read_module(
             ``torch.no_shape_rule`` where PyTorch cannot tell an operator's output shape; ``torch.quantised`` where
             PyTorch has quantised the module; ``torch.script_cannot_run`` where PyTorch never runs what was scripted.
     """
-    module, told = _unwrapped(module)
+    module, told = unwrapped(module)
     if mode is Mode.TRAINING and isinstance(module, GenerationModule):
         raise UsageError(
             f"{source or type(module).__name__} is a step of generation, which nothing is trained by.",
@@ -109,7 +105,7 @@ def read_module(
         )
     if input.is_empty and isinstance(module, GenerationModule):
         input = module.default_input  # noqa: A001
-    _check_initialised(module, source=source)
+    check_initialised(module, source=source)
     input = check_inputs(module, input)  # noqa: A001
     with PROCESS_LOCK, _reading_conditions():
         state = ModuleState(module)
@@ -450,38 +446,9 @@ def _mark_cache(
     return tuple(marked), tuple(node for node in nodes if node.inputs or found.isdisjoint(node.outputs))
 
 
-def _check_initialised(module: nn.Module, *, source: str) -> None:
-    tensors = (*module.named_parameters(), *module.named_buffers())
-    names = [name for name, tensor in tensors if is_lazy(tensor)]
-    if names:
-        raise UsageError(
-            f"{source or type(module).__name__} has lazy modules, which get the shapes of their weights at their first "
-            f"call and were never called: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}.",
-            code="torch.lazy",
-            cure="Call the module once on an example before it is given or saved, as in module(torch.zeros(1, 20)).",
-        )
-
-
 def _keeps_fp32_parts(module: nn.Module) -> bool:
     """Whether it is of a library, or has a part of one, whose code computes in FP32 beside weights of 16 bits."""
     return any(type(part).__module__.startswith(_WITH_FP32_PARTS) for part in module.modules())
-
-
-def _unwrapped(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
-    """The module inside the wrappers that training scripts leave around it, and what is said of these."""
-    told: list[str] = []
-    while True:
-        if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            told.append(
-                f"{type(module).__name__} is left out: the figures are of one device with the batch that is given, and "
-                "what devices send each other is not counted."
-            )
-            module = module.module
-        elif isinstance(getattr(module, "_orig_mod", None), nn.Module):  # torch.compile
-            told.append(_COMPILED)
-            module = module._orig_mod  # type: ignore[assignment]
-        else:
-            return module, tuple(told)
 
 
 @contextmanager

@@ -10,8 +10,7 @@ known and raises :class:`~dippm.frontends.torch.asked_values.DataDependentError`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dippm.costs.autocast import CAST_KINDS, LOWERED, RAISED
 from dippm.costs.decompositions import FLOPS_PER_ELEMENT, warn_of_decomposition
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
-from dippm.errors import UnsupportedError
 from dippm.frontends.torch.asked_values import (
     COMPARISONS,
     DRAWN_MEANS,
@@ -32,21 +30,31 @@ from dippm.frontends.torch.asked_values import (
 )
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.autocast_regions import AutocastRegions
+from dippm.frontends.torch.call_forms import changes_only_device, is_fused, is_mask_index, is_view_of_parts, kind_of
 from dippm.frontends.torch.expansions import (
     DERIVED_WHOLE,
     EXPANSIONS,
-    is_attention_fused,
+    drop_out,
     is_linear_whole,
     linear_of_copy,
 )
 from dippm.frontends.torch.gradient_flow import GradientFlow
 from dippm.frontends.torch.higher_order import run_eagerly
-from dippm.frontends.torch.known_values import MASK_TYPES, KnownValues
+from dippm.frontends.torch.known_values import KnownValues
 from dippm.frontends.torch.meta_tensors import is_differentiable, map_tensors, run_on_meta, tensors_in, without_values
 from dippm.frontends.torch.one_number import fill_of
-from dippm.frontends.torch.operators import OpRule
 from dippm.frontends.torch.packed_sequences import FULL_LENGTH, PACKED
-from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, no_quantised, plan_for, refusal
+from dippm.frontends.torch.plans import (
+    DROPOUTS,
+    SAME_TENSOR,
+    VALUE_DEPENDENT,
+    OpPlan,
+    no_end,
+    no_quantised,
+    plan_for,
+    refusal,
+)
+from dippm.frontends.torch.recorded_step import RecordedStep
 from dippm.frontends.torch.routing import Routing
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
 from dippm.frontends.torch.tensor_table import Slot, TensorTable, may_keep_values
@@ -59,14 +67,9 @@ _META = torch.device("meta")
 _OPERATOR_LIMIT = 2_000_000  # the largest models run some ten thousand
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _DETACH = "detach"
-_MATRIX_RANK = 2
 _DIFFER = torch.ops.aten.ne.Tensor
-_OF_TWO_MATRICES = frozenset({"addmm", "mm", "_scaled_mm", "_scaled_mm_v2", "_int_mm"})
 # What asks for a value to refuse others.
 _CHECKS = frozenset({"equal", "_local_scalar_dense"})
-# What asks for one value.
-_ASKS_ONE = frozenset({"_local_scalar_dense", "is_nonzero"})
-_MASK_INDEXES = frozenset({"index", "_unsafe_index"})
 # Compositions that compare values only to refuse windows that no signal comes back from.
 _CHECKING = frozenset({"istft"})
 # Operators on autocast's list of FP32 that are recorded as what they run.
@@ -74,19 +77,6 @@ _RAISED = frozenset({"_euclidean_dist"})
 # Compositions whose operands autocast casts before anything of them runs, and what they run beside products.
 _LOWERED = frozenset({"matmul", "einsum"})
 _LOWERED_KINDS = frozenset({OpKind.COPY, OpKind.MUL})
-
-
-@dataclass(slots=True)
-class _Step:
-    """A node while it can still gain releases."""
-
-    kind: OpKind
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    attributes: dict[str, Attribute]
-    scope: str
-    source_op: str
-    releases: list[int] = field(default_factory=list)
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -117,14 +107,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flow = GradientFlow() if is_differentiated else None
-        self._is_raised = False
-        self._is_lowered = False
-        self._is_checking = False
+        # Of what runs meanwhile: autocast leaves its products in FP32 (raised) or has cast its operands (lowered), and
+        # what asks for a value only refuses others (checking).
+        self._switches: frozenset[str] = frozenset()
         self.unsupported: dict[str, int] = {}
         self.assumptions: list[str] = []
         self.autocast = AutocastRegions(self.assumptions)
         self._scope = scope
-        self._steps: list[_Step] = []
+        self._steps: list[RecordedStep] = []
         self.own_gradients: list[OwnGradient] = []
         self._apart: set[int] = set()
         # What is recorded whole and is a view of what its last part makes.
@@ -144,7 +134,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def nodes(self) -> tuple[Node, ...]:
         """All nodes recorded so far, each with the storages given back right after it."""
-        return _as_nodes(self._steps)
+        return tuple(step.as_node() for step in self._steps)
 
     @property
     def step_count(self) -> int:
@@ -179,7 +169,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             found = run()
             results = tuple(-1 if each is None else self.table.slot(self.table.adopt(each)).index for each in found)
-            return results, _as_nodes(self._steps)
+            return results, tuple(step.as_node() for step in self._steps)
         except Exception:
             self.unsupported = unsupported
             del self.assumptions[assumptions:]
@@ -261,11 +251,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         plan = plan_for(func)
         self._count += 1
         if self._count > _OPERATOR_LIMIT:
-            raise UnsupportedError(
-                f"The model has run {_OPERATOR_LIMIT} operators and has not ended.",
-                code="torch.too_many_operators",
-                cure="It loops without end, or far longer than a model does; give it without that loop.",
-            )
+            raise no_end(_OPERATOR_LIMIT)
         if plan.is_refused:
             raise refusal(plan)
         if plan.is_quantised:
@@ -278,7 +264,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = {name: self._adopt_argument(value) for name, value in kwargs.items()}
         name = plan.name
         if name in EXPANSIONS and not (self.flow is not None and name in DERIVED_WHOLE):
-            with self, self._raised(name in _RAISED):
+            with self, self._meanwhile(raised=name in _RAISED):
                 result = EXPANSIONS[name](*args, **kwargs)
                 return args[0].copy_(result) if plan.is_in_place else result
         if func in PACKED:
@@ -288,17 +274,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in SAME_TENSOR and not (name == _DETACH and self.requires_grad(args[0])):
             return self._same_tensor(func, args, kwargs)
         if name in DROPOUTS:
-            return self._drop_out(func, plan, *args)
+            with self:
+                return drop_out(func, plan.name, *args, is_in_place=plan.is_in_place)
         if name == "linear" and not is_linear_whole(args[0]):
-            with self, self._lowered(True):
+            with self, self._meanwhile(lowered=True):
                 return linear_of_copy(*args, **kwargs)
         if plan.is_composite:
-            with self, self._lowered(name in _LOWERED), self.checking(name in _CHECKING):
+            with self, self._meanwhile(lowered=name in _LOWERED, checking=name in _CHECKING):
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         arguments = {**plan.defaults, **dict(zip(plan.argument_names, args, strict=False)), **kwargs}
-        if name == "scaled_dot_product_attention" and not _is_fused(arguments):
-            return self._attend(func, args, kwargs)
-        if name == "_to_copy" and self._changes_only_device(arguments):
+        if name == "scaled_dot_product_attention" and not is_fused(arguments):
+            # Written out, PyTorch computes its products in FP32 where their operands have 16 bits.
+            with self, self._meanwhile(raised=True):
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
+        if name == "_to_copy" and changes_only_device(arguments):
             return arguments["self"]
         if name in {"embedding", "_embedding_bag", "_embedding_bag_forward_only"}:
             indices = arguments["indices"]
@@ -306,48 +295,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise FloatIndicesError(self.table.slot(indices).storage.base)
         return self._run(func, plan, args, kwargs, arguments)
 
-    def _attend(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Attention written out, whose products PyTorch computes in FP32 where their operands have 16 bits."""
-        with self, self._raised(True):
-            return func._op_dk(_COMPOSITE, *args, **kwargs)
-
     @contextmanager
-    def _raised(self, is_raised: bool) -> Iterator[None]:
-        """Whether autocast leaves matrix products in FP32 meanwhile."""
-        before, self._is_raised = self._is_raised, self._is_raised or is_raised
+    def _meanwhile(self, **switched_on: bool) -> Iterator[None]:
+        """Switch on what is given as True, and put it back after."""
+        before = self._switches
+        self._switches = before | {name for name, is_on in switched_on.items() if is_on}
         try:
             yield
         finally:
-            self._is_raised = before
+            self._switches = before
 
-    @contextmanager
-    def checking(self, is_checking: bool = True) -> Iterator[None]:
-        """Whether what asks for a value meanwhile only refuses others."""
-        before, self._is_checking = self._is_checking, self._is_checking or is_checking
-        try:
-            yield
-        finally:
-            self._is_checking = before
-
-    @contextmanager
-    def _lowered(self, is_lowered: bool) -> Iterator[None]:
-        """Whether autocast has cast the operands already of what runs meanwhile beside products."""
-        before, self._is_lowered = self._is_lowered, self._is_lowered or is_lowered
-        try:
-            yield
-        finally:
-            self._is_lowered = before
-
-    def _drop_out(self, func: Any, plan: OpPlan, x: torch.Tensor, share: float, is_active: bool) -> torch.Tensor:
-        """Dropout as it runs on a GPU: one kernel that also writes the mask, unless it works in place."""
-        if not is_active or share == 0 or not x.numel():
-            return x
-        with self:
-            if plan.name == "dropout" and not plan.is_in_place and share < 1:
-                result: torch.Tensor = torch.ops.aten.native_dropout.default(x, share, True)[0]
-            else:
-                result = func._op_dk(_COMPOSITE, x, share, is_active)
-        return result
+    def checking(self) -> AbstractContextManager[None]:
+        """What asks for a value meanwhile only refuses others."""
+        return self._meanwhile(checking=True)
 
     def _adopt_argument(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -364,15 +324,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.table.attach(result, Slot(self.table, slot.index, slot.storage, slot.value))
         return result
 
-    @staticmethod
-    def _changes_only_device(arguments: Mapping[str, Any]) -> bool:
-        source = arguments["self"]
-        return (
-            arguments["device"] is not None
-            and arguments["dtype"] in {None, source.dtype}
-            and arguments["memory_format"] is None
-        )
-
     def _run(
         self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Mapping[str, Any]
     ) -> Any:
@@ -384,14 +335,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             meta_kwargs.pop("pin_memory", None)
         result: Any
         values: Any = None
-        is_mask_index = _is_mask_index(plan, arguments)
-        if plan.name in VALUE_DEPENDENT or is_mask_index:
+        by_masks = is_mask_index(plan.name, arguments)
+        if plan.name in VALUE_DEPENDENT or by_masks:
             self.values.note_asked(inputs)
             values = self.values.compute(func, plan, args, kwargs, inputs)
-            result = self.values.pick_by_masks(func, arguments) if values is None and is_mask_index else None
+            result = self.values.pick_by_masks(func, arguments) if values is None and by_masks else None
             if values is None and result is None:
-                values, result = self._assume_routed(func, plan, arguments)
-            if values is None and plan.name in _CHECKS and self._is_checking:
+                values, result = self.routing.assume(func, plan.name, arguments)
+            if values is None and plan.name in _CHECKS and "checking" in self._switches:
                 return not self.values.assume_check()  # it asks whether it must refuse
             if values is None and result is None:
                 raise DataDependentError(plan.source_op, tuple(self.table.slot(tensor).index for tensor in inputs))
@@ -421,44 +372,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._record(plan, arguments, inputs, outputs, values=None if values is None else list(tensors_in((values,))))
         return result
 
-    def _assume_routed(self, func: Any, plan: OpPlan, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
-        """The values, or the result alone, of what asks for choices of the model's own; None and None for all else."""
-        name = plan.name
-        if name in _ASKS_ONE:
-            return self.routing.answer(arguments["self"]), None
-        if name == "nonzero":
-            return None, self.routing.places(arguments["self"])
-        if name == "bincount" and arguments["weights"] is None:
-            return self.routing.counts(arguments["self"], arguments["minlength"]), None
-        if name in _MASK_INDEXES:
-            places = [
-                [item] if item is None or item.dtype not in MASK_TYPES else self._places_of(item)
-                for item in arguments["indices"]
-            ]
-            if all(found is not None for found in places):
-                return None, func(arguments["self"], [item for found in places for item in found or ()])
-        return None, None
-
-    def _places_of(self, mask: torch.Tensor) -> list[torch.Tensor] | None:
-        places = self.routing.places(mask)
-        return None if places is None else list(places.unbind(1))
-
     def _cut_off(self, tensors: Iterable[torch.Tensor]) -> None:
         """Let no gradient go back from tensors that were made where none was wanted, now that they are used."""
         flow = self.flow
         if flow is None or not flow.is_on:
             return
         for tensor in tensors:
-            slot = self.table.slot(tensor)
-            if flow.is_cut(slot.index):
-                index = self.table.register(
-                    tensor,
-                    name=f"detach_{len(self._steps)}",
-                    role=TensorRole.ACTIVATION,
-                    value=slot.value,
-                    storage=slot.storage,
-                )
-                self._add_step(OpKind.VIEW, (slot.index,), (index,), {"function": _DETACH}, f"aten.{_DETACH}")
+            if flow.is_cut(self.table.slot(tensor).index):
+                self._become_view(tensor, _DETACH)
 
     def _see_views(self, written: Iterable[torch.Tensor]) -> None:
         """Let tensors be the views that PyTorch makes them, now that they are written to: autograd copies for that."""
@@ -466,17 +387,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if flow is None or not flow.is_on:
             return
         for tensor in written:
-            slot = self.table.slot(tensor)
-            if slot.index in self._unseen_views:
-                index = self.table.register(
-                    tensor,
-                    name=f"view_{len(self._steps)}",
-                    role=TensorRole.ACTIVATION,
-                    value=slot.value,
-                    storage=slot.storage,
-                )
-                self._add_step(OpKind.VIEW, (slot.index,), (index,), {"function": "view"}, "aten.view")
-                flow.note([slot.index], [(index, None)])
+            source = self.table.slot(tensor).index
+            if source in self._unseen_views:
+                flow.note([source], [(self._become_view(tensor, "view"), None)])
+
+    def _become_view(self, tensor: torch.Tensor, function: str) -> int:
+        """Let a tensor be a view of what it has been so far; its new index."""
+        slot = self.table.slot(tensor)
+        index = self.table.register(
+            tensor,
+            name=f"{function}_{len(self._steps)}",
+            role=TensorRole.ACTIVATION,
+            value=slot.value,
+            storage=slot.storage,
+        )
+        self._add_step(OpKind.VIEW, (slot.index,), (index,), {"function": function}, f"aten.{function}")
+        return index
 
     def _record(
         self,
@@ -513,16 +439,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kind = OpKind.UNKNOWN
             self.unsupported[plan.source_op] = self.unsupported.get(plan.source_op, 0) + 1
         else:
-            kind = self._kind(rule, plan, arguments)
+            kind = kind_of(rule.kind, plan.name, arguments, is_weight=self._is_weight)
             if rule.function:
                 attributes["mode" if kind is OpKind.RESIZE else "function"] = rule.function
             if rule.attributes:
                 attributes.update(ATTRIBUTE_BUILDERS[rule.attributes](arguments, outputs))
             if FLOPS_PER_ELEMENT in attributes:
                 self.assumptions.append(warn_of_decomposition(plan.source_op))
-            if self._is_raised and kind is OpKind.MATMUL:
+            if "raised" in self._switches and kind is OpKind.MATMUL:
                 attributes[RAISED] = True
-            is_lowered = self._is_lowered and not self._is_raised and kind in _LOWERED_KINDS
+            is_lowered = "lowered" in self._switches and "raised" not in self._switches and kind in _LOWERED_KINDS
             if is_lowered:
                 attributes[LOWERED] = True
             if is_lowered or kind in CAST_KINDS:
@@ -548,7 +474,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
             )
         self._add_step(kind, tuple(indices), tuple(new), attributes, plan.source_op)
-        if _is_view_of_parts(plan, arguments):
+        if is_view_of_parts(plan.name, arguments):
             self._unseen_views.update(new)
         if values is not None:
             self.values.pass_on(inputs, new)
@@ -564,47 +490,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         attributes: dict[str, Attribute],
         source_op: str,
     ) -> None:
-        self._steps.append(_Step(kind, inputs, outputs, attributes, self._scope(), source_op))
+        self._steps.append(RecordedStep(kind, inputs, outputs, attributes, self._scope(), source_op))
 
-    def _kind(self, rule: OpRule, plan: OpPlan, arguments: Mapping[str, Any]) -> OpKind:
-        if rule.kind is OpKind.CONV and arguments.get("transposed"):
-            return OpKind.CONV_TRANSPOSE
-        if rule.kind is OpKind.MATMUL and plan.name in _OF_TWO_MATRICES:
-            # A product with a matrix that is, or is a view of, a weight is a linear layer however it is written.
-            base = self.table.slot(arguments["mat2"]).storage.base
-            if self.table.specs[base].role is TensorRole.PARAMETER:
-                return OpKind.LINEAR
-        return rule.kind
-
-
-def _as_nodes(steps: Iterable[_Step]) -> tuple[Node, ...]:
-    return tuple(
-        Node(
-            kind=step.kind,
-            inputs=step.inputs,
-            outputs=step.outputs,
-            attributes=step.attributes,
-            scope=step.scope,
-            source_op=step.source_op,
-            releases=tuple(step.releases),
-        )
-        for step in steps
-    )
-
-
-def _is_fused(arguments: Mapping[str, Any]) -> bool:
-    query, key, value = (arguments[name] for name in ("query", "key", "value"))
-    return is_attention_fused(query, key, value, enable_gqa=arguments["enable_gqa"])
-
-
-def _is_view_of_parts(plan: OpPlan, arguments: Mapping[str, Any]) -> bool:
-    """Whether a composition that is recorded whole ends in a view: of rows and of channels as one dimension."""
-    if plan.name == "linear":
-        return arguments["bias"] is not None and arguments["input"].dim() > _MATRIX_RANK
-    return plan.name == "instance_norm"
-
-
-def _is_mask_index(plan: OpPlan, arguments: Mapping[str, Any]) -> bool:
-    if plan.name not in _MASK_INDEXES:
-        return False
-    return any(item is not None and item.dtype in MASK_TYPES for item in arguments["indices"])
+    def _is_weight(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is, or is a view of, a weight."""
+        return self.table.specs[self.table.slot(tensor).storage.base].role is TensorRole.PARAMETER

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from dippm.frontends.torch.call_forms import MASK_INDEXES
+from dippm.frontends.torch.known_values import MASK_TYPES
 from dippm.frontends.torch.meta_tensors import tensors_in
 from dippm.frontends.torch.tensor_table import TensorTable
 
@@ -25,6 +27,8 @@ _GOES_ON = "No token that the model generates is taken to be the one that ends i
 _MIDDLE = (
     "What the model chooses itself is taken to be the middle one of its choices, where its number decides what runs."
 )
+# What asks for one value.
+_ASKS_ONE = frozenset({"_local_scalar_dense", "is_nonzero"})
 # More choices than a model has experts: what is picked then is a word, or a place.
 _MOST_CHOICES = 512
 # Where the dimension stands among the arguments of what picks, and where the choices stand in what that returns.
@@ -133,6 +137,31 @@ class Routing:
         if told:
             self._assumptions.append(told)
         return answer
+
+    def assume(self, func: Any, name: str, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+        """The values, or the result alone, of what asks for choices of the model's own; None and None for all else.
+
+        Args:
+            func: The operator.
+            name: Its name.
+            arguments: What it is given.
+        """
+        if name in _ASKS_ONE:
+            return self.answer(arguments["self"]), None
+        if name == "nonzero":
+            return None, self.places(arguments["self"])
+        if name == "bincount" and arguments["weights"] is None:
+            return self.counts(arguments["self"], arguments["minlength"]), None
+        if name in MASK_INDEXES:
+            picked: list[torch.Tensor | None] = []
+            for item in arguments["indices"]:
+                is_mask = item is not None and item.dtype in MASK_TYPES
+                places = self.places(item) if is_mask else None
+                if is_mask and places is None:
+                    return None, None
+                picked += [item] if places is None else places.unbind(1)
+            return None, func(arguments["self"], picked)
+        return None, None
 
     def _index(self, tensor: torch.Tensor) -> int:
         return self._table.slot(self._table.adopt(tensor)).index
