@@ -57,6 +57,19 @@ def test_a_copy_moves_its_bytes_more_slowly_than_an_element_wise_kernel(builder:
     assert copied[0, 0] == pytest.approx([_moving_s(1e6) / 0.5, _moving_s(1e9) / 0.5])
 
 
+def test_casts_of_autocast_move_their_bytes_as_element_wise_kernels_do(builder: Any) -> None:
+    x = builder.node(OpKind.RELU, [builder.input(builder.N, 4096)], builder.N, 4096)
+    builder.node(OpKind.LINEAR, [x, builder.weight(8, 4096)], builder.N, 8)
+    timer = _timer(builder.graph(), batch=4096, precision=Precision.AMP)
+    casts = timer.plan.casts
+    seconds, of_casts = timer.stream(timer.plan.stream, casts)
+    # The image in 32 bits is read and in 16 bits written; the weight is the other one.
+    assert sorted(of_casts[0, 0][casts.inverse]) == pytest.approx(
+        [_moving_s(6.0 * 8 * 4096), _moving_s(6.0 * 4096 * 4096)], rel=0.01
+    )
+    assert seconds.shape == (1, 1, 1)
+
+
 @pytest.mark.parametrize("reads", [1.0, 2.0])
 def test_a_group_norm_reads_its_input_as_often_as_its_rate_says(builder: Any, reads: float) -> None:
     image = (builder.N, 64, 128, 128)
@@ -65,7 +78,9 @@ def test_a_group_norm_reads_its_input_as_often_as_its_rate_says(builder: Any, re
     builder.node(OpKind.RELU, [x], *image)
     timer = _timer(builder.graph(), batch=64, rates=replace(_RATES, group_norm_reads=reads))
     part = timer.plan.stream
-    norm, relu = timer.stream(part)[0, 0][part.inverse]
+    seconds, of_casts = timer.stream(part, timer.plan.casts)
+    assert of_casts.shape == (1, 1, 0)
+    norm, relu = seconds[0, 0][part.inverse]
     image_bytes = 4.0 * 64 * 64 * 128 * 128
     # Beside its image it writes two numbers for each group.
     assert norm == pytest.approx(_moving_s((1.0 + reads) * image_bytes), rel=1e-4)

@@ -15,7 +15,8 @@ def test_rates_of_an_architecture_stand_for_the_others_on_its_cards() -> None:
     rates = Rates(stream=0.5, measured={"9.0": {"pool": 0.1}})
     on_hopper = rates.on(find_device("H200"))
     assert (on_hopper.pool, on_hopper.stream, on_hopper.measured) == (0.1, 0.5, {})
-    assert rates.on(find_device("A100")) is rates
+    assert rates.of("9.0") is on_hopper
+    assert rates.on(find_device("A100")) == rates.of("8.0") == Rates(stream=0.5)
 
 
 @pytest.mark.parametrize("own", [{"pool": -1.0}, {"tensor_gemm": float("nan")}, {"no_such_rate": 1.0}])

@@ -77,8 +77,8 @@ def busy_ms(
         (plan.attention, KernelTimer.attention),
         (plan.recurrent, KernelTimer.recurrent),
         (plan.row, KernelTimer.row),
-        (plan.stream, KernelTimer.stream),
     )
+    on_each = timer_of(tuple(range(len(devices))), frozenset())
     for part, seconds in parts:
         if len(part.node):
             formats = [_ARITHMETICS[code] for code in np.flatnonzero(np.bincount(plan.arithmetic[part.node])).tolist()]
@@ -88,22 +88,23 @@ def busy_ms(
                     busy[position][:, part.node] = (
                         own_ms.take(part.inverse, axis=1) + gap_ms * plan.is_launched[part.node]
                     )
+    streams, casts = plan.stream, plan.casts
+    stream_s, cast_s = on_each.stream(streams, casts)
+    stream_ms = (_MS * stream_s).take(streams.inverse, axis=-1)
+    busy[..., streams.node] = stream_ms + gap_ms * plan.is_launched[streams.node]
     if plan.work.fusion is None:
         add_extra_work(busy, plan, at, devices=devices, conditions=conditions, rates=rates)
     if conditions.layout is Layout.NHWC and plan.work.fusion is None:
         node, moved = reordered_images(plan, at)
         if len(node):
-            timer = timer_of(tuple(range(len(devices))), frozenset())
-            busy[..., node] += gap_ms + _MS * timer.copy(moved)
+            busy[..., node] += gap_ms + _MS * on_each.copy(moved)
     node, passes, moved = digit_passes(plan, at)
     if len(node):
-        timer = timer_of(tuple(range(len(devices))), frozenset())
-        busy[..., node] += gap_ms * passes + _MS * timer.copy(moved)
+        busy[..., node] += gap_ms * passes + _MS * on_each.copy(moved)
     # Nothing is launched for tensors without elements.
     busy[:, (at.bytes_written == 0.0) & (at.flops == 0.0)] = 0.0
-    if len(at.casts.node):
-        cast_ms = _MS * timer_of(tuple(range(len(devices))), frozenset()).casts(plan.casts)
-        of_casts = gap_ms + cast_ms.take(plan.casts.inverse, axis=-1)
+    if len(casts.node):
+        of_casts = gap_ms + (_MS * cast_s).take(casts.inverse, axis=-1)
         for each in np.ndindex(busy.shape[:-1]):
             np.add.at(busy[each], at.casts.node, of_casts[each])
     return busy

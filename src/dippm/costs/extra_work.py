@@ -10,6 +10,7 @@ from dippm.costs.conditions import Conditions, Layout, Mode
 from dippm.costs.depthwise import is_depthwise
 from dippm.costs.edges import IndexArray
 from dippm.costs.head_convolutions import plain_head_terms
+from dippm.costs.kept_answers import keep_answers
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.precision import Arithmetic, Precision
@@ -147,6 +148,13 @@ def placed_elements(plan: KernelPlan, at: WorkloadAt, *, is_training: bool) -> t
         at: Their work.
         is_training: Whether they are those of a training step.
     """
+    node, elements = _placed(plan, is_training=is_training)
+    return node, evaluate(elements, at.batches)
+
+
+@keep_answers
+def _placed(plan: KernelPlan, *, is_training: bool) -> tuple[IndexArray, FloatArray]:
+    """The same with the batch left open, [n] and [n, D]."""
     sizes, types, edges = plan.work.sizes, plan.work.types, plan.work.sizes.edges
     is_arithmetic = sizes.is_kind(*ARITHMETIC_KINDS)
     read = np.flatnonzero(is_arithmetic[edges.read_node] & (sizes.rank(edges.read_tensor) > 0))
@@ -157,7 +165,7 @@ def placed_elements(plan: KernelPlan, at: WorkloadAt, *, is_training: bool) -> t
     is_placed = sizes.is_kind(OpKind.BATCH_NORM) & ~reads_twice(sizes) & (not is_training)
     is_placed[reader[is_unlike]] = True
     node = np.flatnonzero(is_placed)
-    return node, evaluate(sizes.elements_of(sizes.outputs(node)), at.batches)
+    return node, sizes.elements_of(sizes.outputs(node))
 
 
 def placed_ms(
@@ -177,6 +185,7 @@ def joins_ms(
     return node, rates.join_cycles * elements / (device.sm_count * _cycles_per_ms(device))
 
 
+@keep_answers
 def joined_one_by_one(plan: KernelPlan, layout: Layout) -> IndexArray:
     """Concatenations that copy element by element, and not several at once.
 
@@ -263,16 +272,20 @@ def add_turns(
     Shapes:
         busy_ms: [B, n_nodes].
     """
-    sizes, is_last, convolution = plan.work.sizes, plan.formats[layout].is_last, at.convolution
-    is_split = is_depthwise(convolution, is_gradient=plan.is_backward[convolution.node])
-    is_split &= (convolution.in_channels[0] != convolution.out_channels[0]) & is_last[convolution.node]
-    is_split &= ~plan.is_backward[convolution.node]
-    is_split &= plan.work.types.is_computed_in(Arithmetic.FP16, Arithmetic.BF16)[convolution.node]
-    taps = (convolution.kernel_height * convolution.kernel_width)[is_split]
-    turns = convolution.groups[is_split] * (1.0 + taps / _TAPS_OF_A_START)
-    busy_ms[:, convolution.node[is_split]] += rates.group_kernel_us * MILLI * turns
+    convolution = at.convolution
+    is_split = plan.formats[layout].is_last[convolution.node] & ~plan.is_backward[convolution.node]
+    is_split &= convolution.groups > 1.0
+    if is_split.any():
+        is_split &= is_depthwise(convolution, is_gradient=plan.is_backward[convolution.node])
+        is_split &= convolution.in_channels[0] != convolution.out_channels[0]
+        is_split &= plan.work.types.is_computed_in(Arithmetic.FP16, Arithmetic.BF16)[convolution.node]
+        taps = (convolution.kernel_height * convolution.kernel_width)[is_split]
+        turns = convolution.groups[is_split] * (1.0 + taps / _TAPS_OF_A_START)
+        busy_ms[:, convolution.node[is_split]] += rates.group_kernel_us * MILLI * turns
     resized = resizes_in_turn(plan, layout)
-    planes, pixels = count_planes(sizes, resized, at)
+    if not len(resized):
+        return
+    planes, pixels = count_planes(plan.work.sizes, resized, at)
     waves = np.ceil(pixels / (_THREADS_PER_SM * device.sm_count))
     moved = (at.bytes_read + at.bytes_written)[:, resized]
     late = 1.0 + np.minimum(moved / (device.l2_mb * BYTES_PER_MIB), 1.0)
@@ -309,6 +322,7 @@ def channel_blocks(
     return node, waves[:, None] * elements
 
 
+@keep_answers
 def native_batch_norms(plan: KernelPlan, precision: Precision) -> IndexArray:
     """Batch norms of inference that cuDNN does not run, [n]: of BF16 images, and of FP16 ones with weights in FP16.
 

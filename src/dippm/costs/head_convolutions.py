@@ -60,12 +60,14 @@ def plain_head_terms(
         Result: [n] and [B, n].
     """
     convolution = at.convolution
-    is_head = plan.work.sizes.is_kind(OpKind.CONV)[convolution.node]
-    is_head &= np.isin(plan.arithmetic[convolution.node], [list(Arithmetic).index(each) for each in _IN_16_BITS])
-    is_head &= (convolution.kernel_height == _FILTER) & (convolution.kernel_width == _FILTER)
-    is_head &= (convolution.groups == 1.0) & (plan.work.sizes.rank(plan.work.sizes.inputs(convolution.node, 1)) == 4)
-    is_head &= (convolution.stride_height == 1.0) & (convolution.stride_width == 1.0)
+    is_head = (convolution.kernel_height == _FILTER) & (convolution.kernel_width == _FILTER)
+    is_head &= (convolution.groups == 1.0) & (convolution.stride_height == 1.0) & (convolution.stride_width == 1.0)
     is_head &= (convolution.dilation_height == 1.0) & (convolution.dilation_width == 1.0) & ~convolution.is_transposed
+    if not is_head.any():
+        return np.zeros(0, dtype=np.int64), np.zeros((len(at.batches), 0))
+    is_head &= plan.work.sizes.is_kind(OpKind.CONV)[convolution.node]
+    is_head &= np.isin(plan.arithmetic[convolution.node], [list(Arithmetic).index(each) for each in _IN_16_BITS])
+    is_head &= plan.work.sizes.rank(plan.work.sizes.inputs(convolution.node, 1)) == 4
     head = convolution.take(np.flatnonzero(is_head))
     is_traced = (head.in_channels >= _LEAST_CHANNELS) & (head.out_channels >= _LEAST_OUTPUTS)
     # Without padding.

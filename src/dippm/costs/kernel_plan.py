@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -129,6 +129,7 @@ class KernelPlan:
         feeds_slowly: See :attr:`~dippm.costs.software.Software.feeds_slowly`.
         has_cudnn_9: See :attr:`~dippm.costs.software.Software.has_cudnn_9`.
         joins_in_vectors: See :attr:`~dippm.costs.software.Software.joins_in_vectors`.
+        answers: What functions said of it, see :func:`~dippm.costs.kept_answers.keep_answers`.
     """
 
     work: Workload
@@ -151,6 +152,7 @@ class KernelPlan:
     feeds_slowly: bool
     has_cudnn_9: bool
     joins_in_vectors: bool
+    answers: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False)
 
     def has_own_rates(self, conditions: Conditions) -> bool:
         """Whether rates that were measured on an architecture hold: those of eager kernels, NCHW, today's libraries."""

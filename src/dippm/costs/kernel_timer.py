@@ -335,23 +335,27 @@ class KernelTimer:
                 result[..., chosen] = self._learned(family, problem, batches=len(rows))
         return result
 
-    def stream(self, part: Distinct) -> FloatArray:
-        """What memory binds: an element-wise kernel of the same traffic, faster or slower by what it does."""
+    def stream(self, part: Distinct, casts: Distinct) -> tuple[FloatArray, FloatArray]:
+        """What memory binds: an element-wise kernel of the same traffic, faster or slower by what it does.
+
+        Args:
+            part: The kernels.
+            casts: Casts of autocast, which are such kernels.
+
+        Returns:
+            The seconds of both.
+        """
         node = part.node[part.index]
         read = self.at.bytes_read.take(node, axis=1)
         is_group_norm = self.plan.work.sizes.is_kind(OpKind.GROUP_NORM)[node]
         moved = np.where(is_group_norm, self.rates.group_norm_reads, 1.0) * read
         moved += self.at.bytes_written.take(node, axis=1)
-        operators = self.plan.stream_operator[part.index]
         rates = np.array([getattr(self.rates, name) for name in STREAM_RATES])
         shares = rates[self.plan.stream_group[part.index]]
-        return np.asarray(self._stream_seconds(moved, operators=operators) / shares)
-
-    def casts(self, part: Distinct) -> FloatArray:
-        """Casts of autocast, which element-wise kernels do."""
-        casts, columns = self.at.casts, part.index
-        moved = casts.bytes_read.take(columns, axis=1) + casts.bytes_written.take(columns, axis=1)
-        return self._stream_seconds(moved, operators=np.full(len(columns), _COPY))
+        of_casts = (self.at.casts.bytes_read + self.at.casts.bytes_written).take(casts.index, axis=1)
+        operators = np.concatenate([self.plan.stream_operator[part.index], np.full(len(casts.index), _COPY)])
+        seconds = self._stream_seconds(np.concatenate([moved, of_casts], axis=1), operators=operators)
+        return seconds[..., : len(node)] / shares, seconds[..., len(node) :]
 
     def copy(self, moved: FloatArray) -> FloatArray:
         """Seconds of copies that move as many bytes, [B, n] to [D, B, n]."""

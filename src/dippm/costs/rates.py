@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 
 from dippm.devices import DeviceSpec
 from dippm.errors import DippmError
@@ -11,7 +12,7 @@ from dippm.errors import DippmError
 __all__ = ["Rates", "architecture_of", "group_by_rates"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Rates:
     """Sustained rates and overheads, the same for every device that is not named; fitted on measured whole models.
 
@@ -124,13 +125,25 @@ class Rates:
             value = getattr(self, name)
             if not 0.0 <= value < 1e4:
                 raise DippmError(f"The rate {name} is {value}, which cannot be.", code="artefact.invalid")
-        for own in self.measured.values():
-            replace(self, measured={}).changed(own)
+        # What was measured is looked at now.
+        _ = self._of_architectures
 
     def on(self, device: DeviceSpec) -> Rates:
-        """The rates that hold on a device."""
-        own = self.measured.get(architecture_of(device))
-        return self if own is None else replace(self, measured={}).changed(own)
+        """The rates that hold on a device, none of them by architecture any more."""
+        return self.of(architecture_of(device))
+
+    def of(self, architecture: str) -> Rates:
+        """The same on all devices of a compute capability."""
+        return self._of_architectures.get(architecture, self._elsewhere)
+
+    @cached_property
+    def _elsewhere(self) -> Rates:
+        """The rates that hold where none were measured."""
+        return replace(self, measured={}) if self.measured else self
+
+    @cached_property
+    def _of_architectures(self) -> dict[str, Rates]:
+        return {name: self._elsewhere.changed(own) for name, own in self.measured.items()}
 
     def changed(self, values: Mapping[str, float]) -> Rates:
         """These with other values of some rates.
@@ -150,7 +163,7 @@ def group_by_rates(devices: Sequence[DeviceSpec], rates: Rates) -> list[tuple[Ra
     for position, device in enumerate(devices):
         name = architecture_of(device)
         groups.setdefault(name if name in rates.measured else "", []).append(position)
-    return [(replace(rates.on(devices[positions[0]]), measured={}), positions) for positions in groups.values()]
+    return [(rates.of(name), positions) for name, positions in groups.items()]
 
 
 def architecture_of(device: DeviceSpec) -> str:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Layout
 from dippm.costs.edges import IndexArray
+from dippm.costs.kept_answers import keep_answers
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.sizes import GraphSizes
@@ -24,6 +25,7 @@ _IMAGE_RANK = 4
 _LEAST_CHANNELS = 16.0
 
 
+@keep_answers
 def resizes_in_turn(plan: KernelPlan, layout: Layout) -> IndexArray:
     """Nodes that interpolate with a thread for each pixel, which walks over all samples and channels.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dippm.costs.edges import IndexArray
+from dippm.costs.kept_answers import keep_answers
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.sorted_rows import SEARCHES, SHORT_ROW, row_lengths
@@ -37,8 +38,10 @@ def digit_passes(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArr
     Shapes:
         Results: [n], [B, n] and [B, n].
     """
-    sizes = plan.work.sizes
-    node = np.flatnonzero(sizes.is_kind(OpKind.SORT) & sizes.has_function(*_SORTS, *SEARCHES))
+    sizes, node = plan.work.sizes, _sorts(plan)
+    if not len(node):
+        nothing = np.zeros((len(at.batches), 0))
+        return node, nothing, nothing
     source = sizes.inputs(node, 0)
     elements = evaluate(sizes.elements_of(source), at.batches)
     row = evaluate(row_lengths(sizes, node), at.batches)
@@ -48,3 +51,9 @@ def digit_passes(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArr
     digits = key_bytes + np.where(is_found, 0.0, np.ceil(np.log(rows) / np.log(_VALUES)))
     passes = digits * (row > SHORT_ROW)
     return node, passes, passes * elements * np.where(is_found, key_bytes, 2.0 * (key_bytes + _PLACE_BYTES))
+
+
+@keep_answers
+def _sorts(plan: KernelPlan) -> IndexArray:
+    sizes = plan.work.sizes
+    return np.flatnonzero(sizes.is_kind(OpKind.SORT) & sizes.has_function(*_SORTS, *SEARCHES))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Protocol, Self, TypeVar
 
@@ -90,6 +91,7 @@ class WorkloadAt:
         row: Softmax and norms.
         pool: Pooling.
         casts: Cast kernels beside the nodes; not contained in the nodes' bytes.
+        answers: What functions said of it, see :func:`~dippm.costs.kept_answers.keep_answers`.
 
     Shapes:
         batches: [B]; macs, flops, bytes_read, bytes_written: [B, n_nodes].
@@ -107,6 +109,7 @@ class WorkloadAt:
     row: RowSizes
     pool: PoolSizes
     casts: CastWork
+    answers: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -141,16 +141,19 @@ class DeviceSpec:
     bandwidth_gb_s: float
     l2_mb: float
     board_power_w: float
-    # Left out of the hash because mappings have none; plain dicts rather than read-only views, so that a spec can be
-    # pickled to worker processes.
-    peak_tflops: Mapping[str, float] = field(hash=False)
+    # Plain dicts rather than read-only views, so that a spec can be pickled to worker processes.
+    peak_tflops: Mapping[str, float]
     usable_memory_mb: float | None = None
     context_mb: float | None = None
     aliases: tuple[str, ...] = ()
     mig_profiles: tuple[MigProfile, ...] = ()
     has_unlisted_slices: bool = False
     parent: str | None = None
-    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        # Mappings have none, and whatever is kept for a device is looked up often.
+        return hash(self.name)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():

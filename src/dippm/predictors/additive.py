@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -41,6 +41,7 @@ FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
 
 _KEPT_PLANS = 8
+_KEPT_CARDS = 256
 # A precision that runs the kernels of another one, at the same rates, on devices that have this unit.
 _ALIKE = {Precision.AMP_BF16: (Precision.AMP, "bf16_tensor")}
 # Whole models in 16 bits, and the autocast that runs the same kernels; with TF32 allowed for products, what FP32 runs
@@ -78,6 +79,7 @@ class AdditivePredictor:
             for artefact, tensors in artefacts
         }
         self._own = own
+        self._better_card = lru_cache(maxsize=_KEPT_CARDS)(self._find_better_card)
         self._recent: list[tuple[Graph | TrainingGraph | PhysicalPlan, Precision, Corrector, CorrectedPlan]] = []
 
     @staticmethod
@@ -182,8 +184,11 @@ class AdditivePredictor:
             conditions: Precision, layout, mode and runtime.
             kernels: The kernels, as for :meth:`on`.
         """
-        if not kernels.has_cudnn_9:
-            return None
+        return self._better_card(device, conditions) if kernels.has_cudnn_9 else None
+
+    def _find_better_card(
+        self, device: DeviceSpec, conditions: Conditions
+    ) -> tuple[AdditivePredictor, DeviceSpec] | None:
         known = [
             (own, card)
             for card in load_catalog()

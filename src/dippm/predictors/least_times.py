@@ -129,7 +129,7 @@ def one_by_one_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates, *,
         least: [B, n_nodes]; result: as that.
     """
     plan, at, conditions = prepared.compiled.plan, prepared.at, prepared.conditions
-    traced = rates.changed(rates.measured.get(_TRACED, {}))
+    traced = rates.of(_TRACED)
     result = np.zeros_like(least)
     for node, elements_ms in (
         joins_ms(plan, at, device=device, layout=conditions.layout, rates=traced),

@@ -8,7 +8,7 @@ import pytest
 from dippm.costs.workload import Workload
 from dippm.devices import find_device
 from dippm.features.physical.columns import SIZES
-from dippm.features.physical.tiles import tile_columns
+from dippm.features.physical.tiles import tile_columns, wave_columns
 from dippm.graph import OpKind
 
 _CONV = {"stride": (1, 1), "dilation": (1, 1), "padding": (1, 1)}
@@ -18,9 +18,8 @@ A100 = find_device("A100")
 def _columns(graph: Any, *batches: int) -> dict[str, np.ndarray]:
     """Columns of the last node."""
     last = np.array([len(graph.nodes) - 1])
-    return {
-        name: values[:, 0] for name, values in tile_columns(Workload.from_graph(graph).at(batches), last, A100).items()
-    }
+    columns, tiles = tile_columns(Workload.from_graph(graph).at(batches), last)
+    return {name: values[:, 0] for name, values in (columns | wave_columns(tiles, A100)).items()}
 
 
 def test_sizes_of_a_linear_layer(builder: Any) -> None:

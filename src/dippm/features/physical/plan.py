@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
 from dippm.costs.device_time import busy_ms
 from dippm.costs.edges import IndexArray
+from dippm.costs.kept_answers import keep_answers
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.numbering import is_first, number_rows, number_values
@@ -27,7 +28,7 @@ from dippm.features.physical.columns import AT, COLUMNS, STATIC
 from dippm.features.physical.interpolation import interpolation_ms
 from dippm.features.physical.links import Links, Messages, messages_of
 from dippm.features.physical.static import static_features
-from dippm.features.physical.tiles import tile_columns
+from dippm.features.physical.tiles import tile_columns, wave_columns
 from dippm.features.physical.weights import weight_bytes
 from dippm.graph import Graph, OpKind
 from dippm.units import BYTES_PER_MIB, GIGA, TERA
@@ -213,10 +214,9 @@ class PhysicalPlan:
             kernels: Learned kernel times of predictor 0.
         """
         busy = busy_ms(self.kernels, at, devices=[device], conditions=conditions, rates=rates, kernels=kernels)[0]
-        changing = np.zeros((len(at.batches), len(self.node), len(COLUMNS) - len(STATIC)), dtype=np.float32)
         if not rates.plane_cycles and self.kernels.work.fusion is None:  # else that is the plain sum's own law
             busy += interpolation_ms(self.kernels, at, layout=conditions.layout, device=device)
-        self._fill_dynamic(changing, at, busy, device)
+        changing = self._fill_in(at, busy, device)
         if conditions.layout is Layout.NHWC:
             changing[:, :, _AT["nhwc"]] = 1.0
         is_last = self.kernels.formats[conditions.layout].is_last[self.node]
@@ -225,21 +225,15 @@ class PhysicalPlan:
         changing[:, :, _AT["training"]] = conditions.mode is Mode.TRAINING
         return PhysicalSamples(static=self.static, changing=changing, kernel_ms=busy.take(self.node, axis=1))
 
-    def _fill_dynamic(self, changing: Float32Array, at: WorkloadAt, busy: FloatArray, device: DeviceSpec) -> None:
-        node = self.node
-        own = np.maximum(busy.take(node, axis=1), _TINY if self.kernels.work.fusion is None else _FUSED_MS)
-        peak = np.array([_peak_tflops(device, value) for value in tuple(Arithmetic)])[self.kernels.arithmetic[node]]
-        read, written, flops = (each.take(node, axis=1) for each in (at.bytes_read, at.bytes_written, at.flops))
+    def _fill_in(self, at: WorkloadAt, busy: FloatArray, device: DeviceSpec) -> Float32Array:
+        """The columns that change, of which those are filled in that do not depend on the conditions."""
+        of_work, flops, moved, tiles = _of_work(at, self)
+        changing = of_work.copy()
+        own = np.maximum(busy.take(self.node, axis=1), _TINY if self.kernels.work.fusion is None else _FUSED_MS)
+        peak = np.array([_peak_tflops(device, value) for value in tuple(Arithmetic)])
         call_ms = np.maximum(self._sum_by_graph(busy), _TINY)
-        cast = np.zeros_like(read)
-        if len(at.casts.node):
-            moved_by_casts = (at.casts.bytes_read + at.casts.bytes_written).T
-            cast = scatter_add(at.casts.node, moved_by_casts, count=at.flops.shape[1]).take(node, axis=0).T
-        moved = np.maximum(read + written, 1.0)
-        compute_ms = np.maximum(flops / (peak * TERA) * _MS_PER_S, _TINY)
+        compute_ms = np.maximum(flops / (peak[self.kernels.arithmetic[self.node]] * TERA) * _MS_PER_S, _TINY)
         memory_ms = np.maximum(moved / (device.bandwidth_gb_s * GIGA) * _MS_PER_S, _TINY)
-        first_elements = evaluate(self.first_elements, at.batches)
-        out_elements = evaluate(self.out_elements, at.batches)
         columns = {
             "kernel_ms": np.log(own),
             "share": np.log(own / call_ms),
@@ -247,15 +241,11 @@ class PhysicalPlan:
             "memory_use": np.log(memory_ms / own),
             "balance": np.log(compute_ms / memory_ms),
             "over_cache": np.log(moved / (device.l2_mb * BYTES_PER_MIB)),
-            "write_share": written / moved,
-            "weight_share": np.minimum(self.weight_bytes, moved) / moved,
-            "cast_share": cast / (moved + cast),
-            "first_share": np.minimum(first_elements * self.first_bytes, moved) / moved,
-            "shrink": np.log(np.maximum(first_elements, 1.0) / np.maximum(out_elements, 1.0)),
-            **tile_columns(at, node, device),
+            **wave_columns(tiles, device),
         }
         for name, values in columns.items():
             changing[:, :, _AT[name]] = values
+        return changing
 
     @property
     def classes_of_graphs(self) -> list[slice]:
@@ -266,6 +256,36 @@ class PhysicalPlan:
         """Time of all operators of the graph of each class, [B, C]."""
         totals = np.stack([busy[:, own].sum(axis=1) for own in self.kernels.work.sizes.nodes_of_graphs], axis=1)
         return np.repeat(totals, np.diff(self.class_start), axis=1)
+
+
+@keep_answers
+def _of_work(at: WorkloadAt, plan: PhysicalPlan) -> tuple[Float32Array, FloatArray, FloatArray, FloatArray]:
+    """What each class does, whatever the device: columns that say so, FLOPs, bytes moved, and tiles.
+
+    Shapes:
+        [B, C, len(COLUMNS) - len(STATIC)], and [B, C] each.
+    """
+    node = plan.node
+    read, written, flops = (each.take(node, axis=1) for each in (at.bytes_read, at.bytes_written, at.flops))
+    cast = np.zeros_like(read)
+    if len(at.casts.node):
+        moved_by_casts = (at.casts.bytes_read + at.casts.bytes_written).T
+        cast = scatter_add(at.casts.node, moved_by_casts, count=at.flops.shape[1]).take(node, axis=0).T
+    moved = np.maximum(read + written, 1.0)
+    first_elements, out_elements = (evaluate(each, at.batches) for each in (plan.first_elements, plan.out_elements))
+    of_sizes, tiles = tile_columns(at, node)
+    columns = {
+        "write_share": written / moved,
+        "weight_share": np.minimum(plan.weight_bytes, moved) / moved,
+        "cast_share": cast / (moved + cast),
+        "first_share": np.minimum(first_elements * plan.first_bytes, moved) / moved,
+        "shrink": np.log(np.maximum(first_elements, 1.0) / np.maximum(out_elements, 1.0)),
+        **of_sizes,
+    }
+    result = np.zeros((*read.shape, len(COLUMNS) - len(STATIC)), dtype=np.float32)
+    for name, values in columns.items():
+        result[:, :, _AT[name]] = values
+    return result, flops, moved, tiles
 
 
 def _peak_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:

@@ -10,18 +10,17 @@ from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.features.physical.columns import SIZES
 
-__all__ = ["tile_columns"]
+__all__ = ["tile_columns", "wave_columns"]
 
 _TILE = 128.0
 
 
-def tile_columns(at: WorkloadAt, node: IndexArray, device: DeviceSpec) -> dict[str, FloatArray]:
-    """Columns of each chosen node that follow from its problem's sizes, [B, n] each.
+def tile_columns(at: WorkloadAt, node: IndexArray) -> tuple[dict[str, FloatArray], FloatArray]:
+    """Columns of each chosen node that follow from its problem's sizes alone, and its tiles, [B, n] each.
 
     Args:
         at: The work at the batch sizes.
         node: The chosen nodes.
-        device: The device.
     """
     shape = at.flops.shape
     sizes = np.ones((len(SIZES), *shape))
@@ -42,16 +41,21 @@ def tile_columns(at: WorkloadAt, node: IndexArray, device: DeviceSpec) -> dict[s
     sizes[2][:, recurrent.node] = recurrent.hidden_size * recurrent.gates
     sizes[3][:, recurrent.node] = recurrent.input_size
     sizes = np.maximum(sizes.take(node, axis=2), 1.0)
-    tiles = sizes[0] * np.ceil(sizes[1] / _TILE) * np.ceil(sizes[2] / _TILE) / device.sm_count
+    tiles = sizes[0] * np.ceil(sizes[1] / _TILE) * np.ceil(sizes[2] / _TILE)
     others = np.zeros((2, *shape))
     others[0][:, at.row.node] = np.log(np.maximum(at.row.width, 1.0))
     others[1][:, at.pool.node] = np.log(np.maximum(at.pool.window, 1.0))
     row_width, window = others.take(node, axis=2)
-    return {
+    columns = {
         **{name: np.log(values) for name, values in zip(SIZES, sizes, strict=True)},
         **{f"{name}_by_8": values % 8 == 0 for name, values in zip(SIZES[1:], sizes[1:], strict=True)},
-        "waves": np.log(tiles),
-        "last_wave": tiles / np.ceil(tiles),
         "row_width": row_width,
         "window": window,
     }
+    return columns, tiles
+
+
+def wave_columns(tiles: FloatArray, device: DeviceSpec) -> dict[str, FloatArray]:
+    """Columns that follow from how a device's multiprocessors share the tiles of each problem, [B, n] each."""
+    waves = tiles / device.sm_count
+    return {"waves": np.log(waves), "last_wave": waves / np.ceil(waves)}
