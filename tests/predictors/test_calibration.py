@@ -1,6 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
@@ -47,10 +48,20 @@ def test_margins_beside_tensors_follow_how_kernels_are_loaded() -> None:
 
 
 def test_the_spread_of_the_power_is_that_of_the_boards_own_architecture_where_it_was_fitted_on() -> None:
-    calibration = replace(Calibration.read(), power_spread=0.5, power_spreads={"9.0": 0.1})
-    names = ("H100 80GB HBM3", "H200", "1g.10gb@H100 80GB HBM3", "H100 PCIe", "B200", "A100")
-    spreads = {name: calibration.power_spread_on(find_device(name)) for name in names}
-    assert spreads == dict(zip(names, (0.1, 0.1, 0.1, 0.5, 0.5, 0.5), strict=True))
+    calibration = replace(
+        Calibration.read(), power_spread=0.5, power_spreads={"9.0": 0.1}, busy_power_spreads={"9.0": 0.06}
+    )
+    busy_share = np.array([[0.3, 0.5], [1.0, 0.75]])
+    for name in ("H100 80GB HBM3", "H200", "1g.10gb@H100 80GB HBM3"):
+        found = calibration.power_spread_on(find_device(name), busy_share)
+        assert found == pytest.approx(np.array([[0.1, 0.1], [0.06, 0.08]]))
+    for name in ("H100 PCIe", "B200", "A100"):
+        assert (calibration.power_spread_on(find_device(name), busy_share) == 0.5).all()
+
+
+def test_the_power_of_busy_boards_is_off_by_what_the_others_are_where_nothing_else_is_known() -> None:
+    calibration = replace(Calibration.read(), power_spread=0.5, power_spreads={"9.0": 0.1}, busy_power_spreads={})
+    assert (calibration.power_spread_on(find_device("H200"), np.array([0.0, 1.0])) == 0.1).all()
 
 
 def test_a_step_may_need_more_rather_than_less() -> None:

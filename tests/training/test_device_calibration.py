@@ -72,11 +72,12 @@ def test_power_of_a_board_at_its_limit_is_that_of_the_labels(
         loads.append(physics.load_of(cached.graph, batch=batch, device=board, conditions=conditions))
         times.append(found.latency_ms)
     of_architecture = {architecture_of(board): 9.0}
-    before = {Mode.INFERENCE: replace(Calibration.read(), power_spreads=of_architecture)}
+    calibration = replace(Calibration.read(), power_spreads=of_architecture, busy_power_spreads=of_architecture)
+    before = {Mode.INFERENCE: calibration}
     after, _ = calibrate_power(labels, before, physics, board, cache=cache, least_rows=10)
     power = after[Mode.INFERENCE].power
     drawn = [load.power_w(power, board, np.array([ms]))[0] for load, ms in zip(loads, times, strict=True)]
     assert np.median(drawn) == pytest.approx(min(share, 1.0) * board.board_power_w, rel=1e-3)
     assert power.idle <= 1.0
     errors = np.abs(np.log(np.array(drawn) / (share * board.board_power_w)))
-    assert after[Mode.INFERENCE].power_spread_on(board) == pytest.approx(errors.max())
+    assert after[Mode.INFERENCE].power_spread_on(board, np.array([0.0, 1.0])) == pytest.approx(errors.max())

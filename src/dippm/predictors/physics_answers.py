@@ -75,7 +75,7 @@ class DeviceAnswers:
             calibration.power,
             device,
             spread=time_spreads(prepared, device, breakdown, self._grounds),
-            power_spread=calibration.power_spread_on(device),
+            power_spread=calibration.power_spread_on(device, load.busy_share),
             most_times=most_times(prepared, breakdown),
         )
         held_mb, needed_mb, context_mb, certain_mb = np.array(

@@ -196,7 +196,7 @@ def time_and_energy_intervals(
     device: DeviceSpec,
     *,
     spread: FloatArray,
-    power_spread: float,
+    power_spread: FloatArray | float,
     most_times: FloatArray | float = 1.0,
 ) -> tuple[Ends, Ends]:
     """Ends of the 90 % intervals of the time, ms, and of the energy, J.

@@ -144,7 +144,12 @@ def calibrate_power(
             CalibratedPower(mode=mode.value, rows=len(draws), ratio=round(ratio, 4), spread=round(spread, 4))
         )
         result[mode] = replace(
-            calibration, power=power, power_spread=spread, power_spreads={}, power_devices=(device.name,)
+            calibration,
+            power=power,
+            power_spread=spread,
+            power_spreads={},
+            busy_power_spreads={},
+            power_devices=(device.name,),
         )
     return result, tuple(changes)
 

@@ -15,7 +15,7 @@ Four energies are fitted as :mod:`dippm.training.power_fit` does. For the spread
 out together: it is the 90 % quantile of the errors on those of the process that is met worst. Boards left out one by
 one would promise too much: some are forms of one chip, or chips of one process, and a chip that nobody measured has no
 such sibling. The boards of the labels alone have a spread of their own at inference, by families that are left out of
-the fit on them.
+the fit on them; run :mod:`dippm.training.left_out_energy` after this for the one where kernels keep the board busy.
 """
 
 from __future__ import annotations
