@@ -71,7 +71,10 @@ class ConvolutionSizes:
 
     def take(self, columns: IndexArray) -> ConvolutionSizes:
         """Some of them."""
-        return ConvolutionSizes(**{each.name: getattr(self, each.name)[..., columns] for each in fields(self)})
+        return ConvolutionSizes(**{name: getattr(self, name)[..., columns] for name in _NAMES})
+
+
+_NAMES = tuple(each.name for each in fields(ConvolutionSizes))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

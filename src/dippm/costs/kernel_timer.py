@@ -162,7 +162,7 @@ class KernelTimer:
             )
         if is_thin.any():
             flops = 2.0 * (groups * pixels * n * k)[:, is_thin]
-            result[..., is_thin] = flops / self._direct_rates(columns, node)[..., is_thin]
+            result[..., is_thin] = flops / self._direct_rates(columns[is_thin], node[is_thin])
         plain = ~on_tensor & ~is_thin
         if plain.any():
             learned = self._plain_convolution(columns[plain])
