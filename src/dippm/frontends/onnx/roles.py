@@ -42,6 +42,7 @@ _QUANTISED = {
     "MatMulIntegerToFloat": (0, 1), "DynamicQuantizeMatMul": (1,), "QAttention": (0, 1), "DynamicQuantizeLSTM": (1, 2),
     "QEmbedLayerNormalization": (2, 3, 4, 5, 6), "MatMulNBits": (1,), "MatMulBnb4": (1,), "MatMulFpQ4": (1,),
     "MatMulBlockQuantizedFp4Weight": (1,), "MatMulBlockQuantizedFp8Weight": (1,), "GatherBlockQuantized": (0,),
+    "QMoE": (2, 5, 8),
 }  # fmt: skip
 _SCALES = {
     "QuantizeLinear": (1, 2), "DequantizeLinear": (1, 2), "ConvInteger": (2, 3), "MatMulInteger": (2, 3),
@@ -50,7 +51,7 @@ _SCALES = {
     "MatMulIntegerToFloat": (2, 3, 4, 5), "DynamicQuantizeMatMul": (2, 3), "QAttention": (3, 4, 6, 7),
     "DynamicQuantizeLSTM": (8, 9, 10, 11), "QEmbedLayerNormalization": tuple(range(8, 18)), "MatMulNBits": (2, 3, 4),
     "MatMulBnb4": (2,), "MatMulBlockQuantizedFp4Weight": (2, 3, 4), "MatMulBlockQuantizedFp8Weight": (2, 3),
-    "GatherBlockQuantized": (2, 3),
+    "GatherBlockQuantized": (2, 3), "QMoE": (3, 6, 9, *range(11, 21)),
 }  # fmt: skip
 # Cosines and sines of the angles of each position; where the positions stand among them, those are whole numbers.
 _ROTARY_TABLES = {"RotaryEmbedding": (1, 2, 3), "GroupQueryAttention": (7, 8), "SparseAttention": (9, 10)}

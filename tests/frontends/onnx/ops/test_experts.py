@@ -48,9 +48,48 @@ def test_gates_are_part_of_the_work(one, names: str, weights: dict, attributes: 
 
 
 @pytest.mark.parametrize(
+    ("attributes", "bits", "is_old"),
+    [
+        ({}, 4, False),
+        ({"expert_weight_bits": 8}, 8, False),
+        ({"expert_weight_bits": 8, "fc2_expert_weight_bits": 4, "fc1_expert_weight_bits": 4}, 4, False),
+        ({"quant_type": "fp4"}, 4, False),
+        ({"quant_type": "fp8"}, 8, False),
+        ({}, 4, True),
+    ],
+)
+def test_packed_experts_are_those_of_the_model_that_they_were_made_from(one, attributes, bits, is_old) -> None:
+    first, second = ((WIDTH, INNER), (INNER, WIDTH)) if is_old else ((INNER, WIDTH), (WIDTH, INNER))
+    each = 8 // bits
+    weights = {
+        "a": np.zeros((EXPERTS, first[0], first[1] // each), np.uint8),
+        "b": np.zeros((EXPERTS, second[0], second[1] // each), np.uint8),
+        "s": np.ones((EXPERTS, INNER), np.float32),
+        "t": np.ones((EXPERTS, WIDTH), np.float32),
+        "c": np.zeros((EXPERTS, INNER), np.float32),
+    }
+    inputs = {"x": ["N", WIDTH], "r": ["N", EXPERTS]}
+    graph = one("QMoE", "x r a s c b t", inputs=inputs, weights=weights, domain="com.microsoft", k=2, **attributes)
+    assert graph.unsupported_ops == {}
+    assert graph.parameter_count == EXPERTS * (2 * WIDTH * INNER + INNER)
+    assert [node.kind for node in graph.nodes].count(OpKind.DEQUANTIZE) == 2
+    answer = dippm.predict(graph, batch=5, device="A100")
+    assert answer.macs == 5 * 2 * 2 * WIDTH * INNER
+
+
+@pytest.mark.parametrize(
     ("change", "said"), [({"k": 5}, "5 of 4 experts"), ({"a": stack(INNER, 17)}, "columns meet weights")]
 )
 def test_what_does_not_fit_is_refused(refused, change: dict, said: str) -> None:
     weights = {"a": change.pop("a", stack(INNER, WIDTH)), "b": stack(WIDTH, INNER)}
     inputs = {"x": ["N", WIDTH], "r": ["N", EXPERTS]}
     assert said in refused("MoE", "x r a - b", inputs=inputs, weights=weights, domain="com.microsoft", **change)
+
+
+def test_packed_experts_of_other_bits_are_refused(refused) -> None:
+    weights = {"a": np.zeros((EXPERTS, INNER, WIDTH), np.uint8), "s": np.ones((EXPERTS, INNER), np.float32)}
+    inputs = {"x": ["N", WIDTH], "r": ["N", EXPERTS]}
+    said = refused(
+        "QMoE", "x r a s - a s", inputs=inputs, weights=weights, domain="com.microsoft", expert_weight_bits=3
+    )
+    assert "2, 4 or 8 bits" in said

@@ -165,3 +165,26 @@ def test_a_dimension_that_one_factor_is_spread_over_is_summed_in_the_other(one, 
 )
 def test_factors_that_do_not_fit(refused, op_type: str, attributes: dict, said: str) -> None:
     assert said in refused(op_type, "a b", inputs={"a": ["N", 8], "b": [7, 5]}, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "left", "right", "shape"),
+    [
+        ({"transBatchA": 1, "transBatchB": 1}, [16, "N", 32], [32, "N", 20], ["N", "16", "20"]),
+        ({"transBatchA": 1, "transBatchB": 1, "transB": 1}, [16, "N", 32], [20, "N", 32], ["N", "16", "20"]),
+        ({"transBatchA": 1}, [16, "N", 4, 32], ["N", 4, 32, 20], ["N", "4", "16", "20"]),
+        ({"transBatchA": 1, "transA": 1}, [32, "N", 4, 16], ["N", 4, 32, 20], ["N", "4", "16", "20"]),
+        ({"transBatchA": 1}, [16, 32], [32, "N"], ["16", "N"]),
+    ],
+)
+def test_first_dimensions_that_stand_behind_the_batch(one, shapes, attributes, left, right, shape) -> None:
+    graph = one("FusedMatMul", "a b", inputs={"a": left, "b": right}, domain="com.microsoft", **attributes)
+    assert shapes(graph) == [shape]
+
+
+def test_product_with_bias_and_gelu(one, kinds) -> None:
+    weights = {"w": np.zeros((32, 64), np.float32), "b": np.zeros(64, np.float32)}
+    inputs = {"x": ["N", 32]}
+    graph = one("GemmFastGelu", "x w b", inputs=inputs, weights=weights, domain="com.microsoft")
+    assert kinds(graph) == ["linear", "gelu"]
+    assert kinds(one("GemmFastGelu", "x w", inputs=inputs, weights=weights, domain="com.microsoft")) == kinds(graph)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from dippm.graph import OpKind
 
@@ -48,6 +48,7 @@ def test_groups_of_onnxruntime_may_end_with_an_activation(one, kinds) -> None:
     options = {"inputs": {"x": ["N", 4, 6, 8]}, "weights": _weights(s=4), "domain": "com.microsoft"}
     assert kinds(one("GroupNorm", "x s s", groups=2, activation=1, **options)) == ["group_norm", "silu"]
     assert kinds(one("SkipGroupNorm", "x s s x", groups=2, activation=0, **options)) == ["add", "group_norm"]
+    assert kinds(one("SkipGroupNorm", "x s s x s", groups=2, activation=0, **options)) == ["add", "add", "group_norm"]
 
 
 def test_embeddings_are_looked_up_added_and_normalised(one, kinds, shapes) -> None:
@@ -81,3 +82,16 @@ def test_norms_without_an_operator_of_their_own_are_taken_apart(one, kinds) -> N
 )
 def test_what_has_no_norm(refused, op_type: str, shape: list, attributes: dict) -> None:
     assert refused(op_type, "x s s", inputs={"x": shape}, weights=_weights(s=4), opset=21, **attributes)
+
+
+def test_bias_of_the_product_that_a_skip_is_added_to_is_the_layers(read, kinds) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("SkipLayerNormalization", ["x", "product", "s", "s", "b"], ["y"], domain="com.microsoft"),
+    ]
+    weights = {"w": np.zeros((8, 8), np.float32), **_weights(s=8, b=8)}
+    assert kinds(read(nodes, weights=weights, inputs={"x": ["N", 6, 8]}, domains=["com.microsoft"])) == [
+        "linear",
+        "add",
+        "layer_norm",
+    ]

@@ -77,16 +77,32 @@ def fused_matmul(call: Call) -> Value:
     """MatMul with either side turned."""
     a, b = call.required(0), call.required(1)
     sides = []
-    for value, name in ((a, "transA"), (b, "transB")):
-        if call.int_attribute(name) and len(value.shape) > 1:
-            rank = len(value.shape)
-            perm = (*range(rank - 2), rank - 1, rank - 2)
+    for value, side in ((a, "A"), (b, "B")):
+        rank = len(value.shape)
+        axes = list(range(rank))
+        if call.int_attribute(f"transBatch{side}") and rank > 2:
+            # The first dimension behind those of the batch.
+            axes = [*axes[1:-1], 0, rank - 1]
+        if call.int_attribute(f"trans{side}") and rank > 1:
+            axes[-2:] = axes[:-3:-1]
+        perm = tuple(axes)
+        if perm != tuple(range(rank)):
             turned = call.view(value, tuple(value.shape[axis] for axis in perm), "transpose", perm=perm)
             turned.base = value if value.is_static else None
             value = turned
         sides.append(value)
     result = multiply(call, sides[0], sides[1], a.dtype)
     return apply_activation(call, result, call.text_attribute("activation"))
+
+
+@rule("GemmFastGelu", domain=MICROSOFT)
+def gemm_fast_gelu(call: Call) -> Value:
+    """A product, its bias, then GELU."""
+    x, bias = call.required(0), call.optional(2)
+    result = multiply(call, x, call.required(1), x.dtype)
+    if bias is not None:
+        result = call.emit(OpKind.ADD, [result, bias], result.shape, x.dtype)
+    return call.emit(OpKind.GELU, [result], result.shape, x.dtype)
 
 
 @rule("Einsum")

@@ -56,10 +56,11 @@ def skip_layer_norm(call: Call) -> list[Value]:
     """An addition, then a layer normalization."""
     x, skip = call.required(0), call.required(1)
     is_simple = call.op.op_type == "SkipSimplifiedLayerNormalization"
-    total = call.emit(OpKind.ADD, [x, skip], broadcast(x.shape, skip.shape), x.dtype)
     bias = call.optional(3 if is_simple else 4)
     if bias is not None:
-        total = call.emit(OpKind.ADD, [total, bias], total.shape, x.dtype)
+        # onnxruntime takes it from the product that it makes the second addend, which may take it back.
+        skip = call.emit(OpKind.ADD, [skip, bias], skip.shape, x.dtype)
+    total = call.emit(OpKind.ADD, [x, skip], broadcast(x.shape, skip.shape), x.dtype)
     scale, shift = call.optional(2), None if is_simple else call.optional(3)
     kind = OpKind.RMS_NORM if is_simple else OpKind.LAYER_NORM
     axes_size = total.shape[-1] if total.shape else 1
@@ -99,6 +100,9 @@ def group_norm(call: Call) -> list[Value]:
     axes_size = numel(x.shape[1:]) // groups
     if call.op.op_type == "SkipGroupNorm":
         x = call.emit(OpKind.ADD, [x, call.required(3)], x.shape, x.dtype)
+        bias = call.optional(4)
+        if bias is not None:
+            x = call.emit(OpKind.ADD, [x, bias], x.shape, x.dtype)
         inputs[0] = x
     result = call.emit(OpKind.GROUP_NORM, inputs, x.shape, x.dtype, groups=groups, axes_size=axes_size)
     if call.op.domain == MICROSOFT and call.int_attribute("activation"):

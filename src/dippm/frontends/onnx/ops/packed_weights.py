@@ -7,12 +7,17 @@ from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis, numel
 from dippm.graph import DType, OpKind
 
-__all__: list[str] = []
+__all__ = ["stored_type", "unpacked"]
 
 _BY_BITS = {2: DType.UINT2, 4: DType.UINT4, 8: DType.UINT8}
 
 
-def _unpacked(packed: Value, shape: tuple[int, ...], dtype: DType | None) -> Value:
+def stored_type(bits: int) -> DType | None:
+    """The type of whole numbers of so many bits, None where none is packed so."""
+    return _BY_BITS.get(bits)
+
+
+def unpacked(packed: Value, shape: tuple[int, ...], dtype: DType | None) -> Value:
     """A stored weight with the sizes that it stands for; several operators may share it."""
     if dtype is None:
         raise ShapeError("its weight must be packed into 2, 4 or 8 bits")
@@ -40,7 +45,7 @@ def _linear(
     inner = call.int_attribute("K", a.shape[-1] if a.shape else 0)
     if not a.shape or a.shape[-1] != inner or inner < 1 or columns < 1:
         raise ShapeError(f"{list(a.shape[-1:])} columns meet {inner} rows and {columns} columns")
-    stored = _unpacked(packed, (columns, inner), dtype)
+    stored = unpacked(packed, (columns, inner), dtype)
     weight = as_numbers(call, stored, scales, zero_points, a.dtype)
     return call.emit(OpKind.LINEAR, [a, weight, bias], (*a.shape[:-1], columns), a.dtype)
 
@@ -52,7 +57,7 @@ def matmul_n_bits(call: Call) -> Value:
         call,
         call.required(0),
         packed=call.required(1),
-        dtype=_BY_BITS.get(call.int_attribute("bits", 4)),
+        dtype=stored_type(call.int_attribute("bits", 4)),
         columns=call.int_attribute("N"),
         scales=call.required(2),
         zero_points=call.optional(3),
@@ -105,9 +110,9 @@ def gather_block_quantized(call: Call) -> Value:
     dtype: DType | None = table.dtype
     if table.dtype is DType.UINT8:
         # Bytes hold several elements along the last dimension.
-        dtype = _BY_BITS.get(call.int_attribute("bits", 4))
+        dtype = stored_type(call.int_attribute("bits", 4))
         shape[-1] *= 8 // dtype.bits if dtype is not None else 1
-    stored = _unpacked(table, tuple(shape), dtype)
+    stored = unpacked(table, tuple(shape), dtype)
     taken = (*stored.shape[:axis], *indices.shape, *stored.shape[axis + 1 :])
     kind = OpKind.EMBEDDING if axis == 0 and stored.is_static and len(stored.shape) == 2 else OpKind.GATHER
     rows = call.emit(kind, [stored, indices], taken, stored.dtype)
