@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from dippm.costs import Workload
 from dippm.errors import UnsupportedError, UsageError
@@ -316,6 +316,21 @@ def test_reading_needs_no_torch(tmp_path, build) -> None:
     path.write_bytes(build([helper.make_node("Relu", ["x"], ["y"])]).SerializeToString())
     code = "import sys; sys.modules['torch'] = None; from dippm.frontends.onnx import read_onnx; read_onnx(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+
+
+@pytest.mark.parametrize("length", [20, 32, 40, 64, 200, 500])
+def test_a_constant_made_for_each_sample_before_it_is_used_leaves_the_batch_open(build, kinds, length) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"], end=1),
+        helper.make_node("Concat", ["n", "sizes"], ["wide"], axis=0),
+        helper.make_node("ConstantOfShape", ["wide"], ["ones"], value=numpy_helper.from_array(np.ones(1, np.float32))),
+        helper.make_node("Relu", ["x"], ["active"]),
+        helper.make_node("Sub", ["ones", "active"], ["y"]),
+    ]
+    weights = {"sizes": np.array([length, length])}
+    graph = read_onnx(build(nodes, weights=weights, inputs={"x": ["N", length, length]}))
+    assert graph.fixed_batch is None
+    assert sorted(kinds(graph)) == ["fill", "relu", "sub"]
 
 
 def test_positional_and_named_shapes_agree(build) -> None:
