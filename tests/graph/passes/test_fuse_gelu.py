@@ -5,7 +5,7 @@ from math import pi, sqrt
 import pytest
 
 from dippm.graph import Dim, OpKind
-from dippm.graph.passes.fuse_gelu import fuse_gelu
+from dippm.graph.passes.fuse_gelu import fuse_converted_gelu, fuse_gelu
 
 SHAPE = (Dim(1, 0), 8)
 
@@ -69,3 +69,4 @@ def test_tanh_spelt_out_in_python_stays(sketch, after) -> None:
     core = tanh_core(sketch, is_power=True)
     graph = core.node("h", OpKind.MUL, "x", scalar=0.5).node("y", OpKind.MUL, "h p").graph("y")
     assert len(after(fuse_gelu, graph)) == 8
+    assert after(fuse_converted_gelu, graph) == [("gelu", "x")]

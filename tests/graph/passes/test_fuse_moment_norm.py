@@ -176,3 +176,24 @@ def test_another_mean_is_no_norm(builder: Any) -> None:
     moved = builder.node(OpKind.MUL, [mean, factor], builder.N, 64)
     builder.node(OpKind.SUB, [scaled, moved], builder.N, 64)
     assert len(fused(builder).nodes) == 4
+
+
+def test_transpositions_that_cancel_where_a_shift_was_dropped(builder: Any) -> None:
+    """TensorFlow Lite leaves out a shift of zeros, and the transpositions before and behind it stay."""
+    n, wide, one = builder.N, (builder.N, 16, 8, 8), (builder.N, 1, 8, 8)
+    x = builder.input(*wide)
+    mean = builder.node(OpKind.REDUCE, [x], *one, function="mean", axes=(1,))
+    centred = builder.node(OpKind.SUB, [x, mean], *wide)
+    square = builder.node(OpKind.MUL, [centred, centred], *wide)
+    variance = builder.node(OpKind.REDUCE, [square], *one, function="mean", axes=(1,))
+    total = builder.node(OpKind.ADD, [variance], *one, scalar=1e-5)
+    root = builder.node(OpKind.UNARY, [total], *one, function="sqrt")
+    factor = builder.node(OpKind.UNARY, [root], *one, function="reciprocal")
+    factor = builder.node(OpKind.MUL, [factor, builder.weight(1, 16, 1, 1)], *wide)
+    scaled = builder.node(OpKind.MUL, [x, factor], *wide)
+    negated = builder.node(OpKind.UNARY, [mean], *one, function="neg")
+    moved = builder.node(OpKind.MUL, [negated, factor], *wide)
+    last = builder.node(OpKind.VIEW, [moved], n, 8, 8, 16, function="transpose", perm=(0, 2, 3, 1))
+    first = builder.node(OpKind.VIEW, [last], *wide, function="transpose", perm=(0, 3, 1, 2))
+    builder.node(OpKind.ADD, [scaled, first], *wide)
+    assert [node.kind for node in fused(builder).nodes] == [OpKind.VIEW, OpKind.LAYER_NORM, OpKind.VIEW]

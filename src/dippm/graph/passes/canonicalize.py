@@ -19,7 +19,7 @@ from dippm.graph.passes.fuse_convolution_bias import fuse_convolution_bias
 from dippm.graph.passes.fuse_einsum_attention import fuse_einsum_attention
 from dippm.graph.passes.fuse_einsum_linear import fuse_einsum_linear
 from dippm.graph.passes.fuse_gates import fuse_gates
-from dippm.graph.passes.fuse_gelu import fuse_gelu
+from dippm.graph.passes.fuse_gelu import fuse_converted_gelu, fuse_gelu
 from dippm.graph.passes.fuse_group_norm import fuse_group_norm
 from dippm.graph.passes.fuse_hard_gates import fuse_hard_gates
 from dippm.graph.passes.fuse_im2col import fuse_im2col
@@ -73,6 +73,7 @@ CONVERTED_FUSIONS: tuple[Pass, ...] = (
     fold_weight_views,
     fuse_einsum_linear,
     fuse_moment_norm,
+    fuse_converted_gelu,
     fuse_hard_gates,
     cancel_transposes,
     order_images,

@@ -8,7 +8,7 @@ from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Node
 from dippm.graph.op_kind import OpKind
 
-__all__ = ["fuse_gelu"]
+__all__ = ["fuse_converted_gelu", "fuse_gelu"]
 
 _CUBIC = 0.044715
 _TOLERANCE = 1e-3
@@ -21,16 +21,25 @@ def fuse_gelu(editor: GraphEditor) -> None:
     is: exporters never write it so, but models that spell GELU out in Python do, and eager PyTorch then launches every
     part of it.
     """
+    _fuse_all(editor, may_halve_x=False)
+
+
+def fuse_converted_gelu(editor: GraphEditor) -> None:
+    """The same, and the approximation with the factor on ``x`` too: TensorFlow's own function writes it so."""
+    _fuse_all(editor, may_halve_x=True)
+
+
+def _fuse_all(editor: GraphEditor, *, may_halve_x: bool) -> None:
     for position, node in enumerate(editor.nodes):
         if node is None:
             continue
         if node.kind is OpKind.UNARY and node.attributes.get("function") == "erf":
-            _fuse(editor, position, node, _erf_argument(editor, node), is_tanh=False)
+            _fuse(editor, position, node, _erf_argument(editor, node), is_tanh=False, may_halve_x=True)
         elif node.kind is OpKind.TANH:
-            _fuse(editor, position, node, _tanh_argument(editor, node), is_tanh=True)
+            _fuse(editor, position, node, _tanh_argument(editor, node), is_tanh=True, may_halve_x=may_halve_x)
 
 
-def _fuse(editor: GraphEditor, position: int, core: Node, x: int | None, *, is_tanh: bool) -> None:
+def _fuse(editor: GraphEditor, position: int, core: Node, x: int | None, *, is_tanh: bool, may_halve_x: bool) -> None:
     if x is None:
         return
     removed = [position]
@@ -52,7 +61,7 @@ def _fuse(editor: GraphEditor, position: int, core: Node, x: int | None, *, is_t
             half = editor.writer_of_kind(other, OpKind.MUL) or editor.writer_of_kind(other, OpKind.DIV)
             if other == x:
                 has_x = True
-            elif half is not None and half.inputs == (x,) and not is_tanh and not has_half:
+            elif half is not None and half.inputs == (x,) and may_halve_x and not has_half:
                 has_x = has_half = _has_scalar(half, OpKind.MUL, 0.5) or _has_scalar(half, OpKind.DIV, 2.0)
                 if not has_x:
                     return

@@ -166,8 +166,13 @@ def _under_root(editor: GraphEditor, tensor: int) -> int | None:
 
 def _shift(editor: GraphEditor, last: Node, tensor: int, mean: int, factor: int) -> tuple[bool, int | None]:
     """Whether a tensor is ``beta - mean s``, or ``mean s`` where it is subtracted, and its ``beta``."""
+    is_subtracted = tensor == last.inputs[1]
+    source, order = _before_transposes(editor, tensor)
+    if order == tuple(range(len(order))):
+        # Without a shift there may be nothing left between a transposition and the one back.
+        tensor = source
     if last.kind is OpKind.SUB:
-        return tensor == last.inputs[1] and _is_moved_mean(editor, tensor, mean, factor) == 1, None
+        return is_subtracted and _is_moved_mean(editor, tensor, mean, factor) == 1, None
     if _is_moved_mean(editor, tensor, mean, factor) == -1:
         return True, None
     node = editor.writer_of_kind(tensor, OpKind.SUB)
