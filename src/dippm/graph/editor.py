@@ -97,6 +97,21 @@ class GraphEditor:
         """Whether a tensor itself is stored with the model."""
         return self.tensors[tensor].role in (TensorRole.PARAMETER, TensorRole.BUFFER, TensorRole.CONSTANT)
 
+    def is_stored_or_cast(self, tensor: int) -> bool:
+        """Whether a tensor is stored with the model, or a cast of one that is, as mixed precision makes one."""
+        cast = self.writer_of_kind(tensor, OpKind.CAST)
+        return self.is_stored(tensor if cast is None else cast.inputs[0])
+
+    def before_cast(self, tensor: int) -> int:
+        """What a tensor is a cast of, for nobody else; the tensor itself where it is none."""
+        cast = self.writer_of_kind(tensor, OpKind.CAST)
+        return tensor if cast is None or self.only_reader(cast.inputs[0]) < 0 else cast.inputs[0]
+
+    def after_cast(self, tensor: int) -> int:
+        """What a tensor is cast to, where nothing else reads it; the tensor itself where it is not."""
+        reader = self.only_reader(tensor)
+        return self.node(reader).outputs[0] if reader >= 0 and self.node(reader).kind is OpKind.CAST else tensor
+
     def remove(self, position: int) -> None:
         """Take a node out."""
         self.nodes[position] = None

@@ -223,3 +223,11 @@ def test_samples_and_heads_are_what_the_fused_kernels_take(sketch, leading, is_f
         editor = GraphEditor(graph)
         run(editor)
         assert (editor.to_graph().nodes[-1].kind is OpKind.ATTENTION) == expected
+
+
+def test_scores_that_mixed_precision_widens_for_the_softmax(sketch, after) -> None:
+    spelled_out(sketch).node("c", OpKind.CAST, "s").node("t", OpKind.MUL, "c", scalar=0.5)
+    sketch.node("w", OpKind.SOFTMAX, "t", axes=(3,)).node("n", OpKind.CAST, "w")
+    graph = sketch.node("y", OpKind.MATMUL, "n v", *HEADS).graph("y")
+    assert ("attention", "q k v") in after(fuse_converted_attention, graph)
+    assert "attention" not in [kind for kind, _ in after(fuse_attention, graph)]

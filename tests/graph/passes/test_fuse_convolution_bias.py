@@ -65,3 +65,24 @@ def test_a_sum_that_has_no_channels_stays(sketch, after, result, bias) -> None:
     sketch.input("x", *result).node("r", OpKind.RELU, "x", *result).weight("b", *bias)
     graph = sketch.node("y", OpKind.ADD, "r b", *result).graph("y")
     assert after(fuse_convolution_bias, graph) == [("relu", "x"), ("add", "r b")]
+
+
+def test_a_bias_that_is_cast_and_reshaped_more_than_once(sketch, after) -> None:
+    convolution(sketch).weight("b", 16).node("h", OpKind.CAST, "b")
+    sketch.node("u", OpKind.VIEW, "h", 1, 1, 1, 16, function="reshape")
+    sketch.node("v", OpKind.VIEW, "u", 1, 16, 1, 1, function="reshape")
+    graph = sketch.node("y", OpKind.ADD, "c v", *RESULT).graph("y")
+    assert after(fuse_convolution_bias, graph)[-1] == ("conv", "x w h")
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_bias_of_one_dimension_is_taken_where_it_is_cast_before(sketch, after, is_before) -> None:
+    sketch.input("x", N, 3, 1, 8).weight("w", 16, 3, 1, 3).weight("b", 16)
+    if is_before:
+        sketch.node("h", OpKind.CAST, "b")
+    sketch.node("c", OpKind.CONV, "x w", N, 16, 1, 8).node("v", OpKind.VIEW, "c", N, 16, 8, function="reshape")
+    if not is_before:
+        sketch.node("h", OpKind.CAST, "b")
+    sketch.node("u", OpKind.VIEW, "h", 1, 16, 1, function="reshape")
+    graph = sketch.node("y", OpKind.ADD, "v u", N, 16, 8).graph("y")
+    assert (("conv", "x w h") in after(fuse_convolution_bias, graph)) is is_before

@@ -179,3 +179,18 @@ def test_a_scale_of_each_head_on_the_product_is_no_attention(builder: Any, facto
 def test_sums_over_other_dimensions_are_no_attention(builder: Any, first: int, second: int) -> None:
     write_attention(builder, contracted=(first, second))
     assert OpKind.ATTENTION not in kinds(fused(builder))
+
+
+def test_scores_that_mixed_precision_widens_for_the_softmax(builder: Any) -> None:
+    n = builder.N
+    q, k, v = (builder.input(n, 16, HEADS, SIZE) for _ in range(3))
+    scores = builder.node(OpKind.MATMUL, [q, k], n, HEADS, 16, 16, contracted=SIZE)
+    wide = builder.node(OpKind.CAST, [scores], n, HEADS, 16, 16)
+    scaled = builder.node(OpKind.MUL, [wide], n, HEADS, 16, 16, scalar=0.125)
+    weights = builder.node(OpKind.SOFTMAX, [scaled], n, HEADS, 16, 16, axes=(3,))
+    narrow = builder.node(OpKind.CAST, [weights], n, HEADS, 16, 16)
+    builder.node(OpKind.MATMUL, [narrow, v], n, 16, HEADS, SIZE, contracted=16)
+    editor = GraphEditor(builder.graph())
+    fuse_einsum_attention(editor)
+    editor.drop_unused()
+    assert kinds(editor.to_graph()) == {OpKind.VIEW, OpKind.ATTENTION}

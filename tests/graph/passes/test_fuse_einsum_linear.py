@@ -46,3 +46,15 @@ def test_other_sums_stay(sketch, equation: str, left: list, right: list, result:
     node = fused(sketch, equation, left, right, result, is_stored=is_stored)
     assert node.kind is OpKind.MATMUL
     assert node.attributes["equation"] == equation
+
+
+@pytest.mark.parametrize(("bias", "is_taken"), [([4, 6], True), ([6], False), ([5, 4, 6], False)])
+@pytest.mark.parametrize("is_cast", [True, False])
+def test_a_bias_of_each_output_is_the_layers(sketch, after, bias: list, is_taken: bool, is_cast: bool) -> None:
+    sketch.input("x", N, 5, 8).weight("w", 8, 4, 6).weight("b", *bias)
+    sketch.node("m", OpKind.MATMUL, "x w", N, 5, 4, 6, contracted=8, equation="abc,cde->abde")
+    name = "h" if is_cast else "b"
+    if is_cast:
+        sketch.node("h", OpKind.CAST, "b")
+    done = after(fuse_einsum_linear, sketch.node("y", OpKind.ADD, f"{name} m", N, 5, 4, 6).graph("y"))
+    assert done[-1] == (("linear", f"x w {name}") if is_taken else ("add", f"{name} m"))

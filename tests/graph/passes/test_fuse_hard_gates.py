@@ -22,7 +22,9 @@ def kinds(graph) -> list[OpKind]:
     return [node.kind for node in editor.to_graph().nodes]
 
 
-@pytest.mark.parametrize(("kind", "scalar"), [(OpKind.DIV, 6.0), (OpKind.MUL, 0.1666666716337204)])
+@pytest.mark.parametrize(
+    ("kind", "scalar"), [(OpKind.DIV, 6.0), (OpKind.MUL, 0.1666666716337204), (OpKind.MUL, 0.1666259765625)]
+)
 def test_a_hard_sigmoid(sketch, kind: OpKind, scalar: float) -> None:
     graph = limited(sketch).node("y", kind, "c", scalar=scalar).node("z", OpKind.RELU, "y").graph("z")
     assert kinds(graph) == [OpKind.HARD_SIGMOID, OpKind.RELU]

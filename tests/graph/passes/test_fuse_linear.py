@@ -28,3 +28,8 @@ def test_stored_table_of_another_shape_is_not_a_bias(sketch, after) -> None:
 def test_product_that_is_used_elsewhere_stays(sketch, after) -> None:
     graph = layer(sketch).node("y", OpKind.ADD, "m b").graph("y", "m")
     assert [kind for kind, _ in after(fuse_linear, graph)] == ["linear", "add"]
+
+
+def test_bias_that_mixed_precision_casts_is_taken_in(sketch, after) -> None:
+    graph = layer(sketch).node("c", OpKind.CAST, "b").node("y", OpKind.ADD, "m c", N, 7, 5).graph("y")
+    assert after(fuse_linear, graph) == [("cast", "b"), ("linear", "x w c")]

@@ -50,3 +50,16 @@ def test_a_product_that_others_read_keeps_its_form(builder: Any) -> None:
     editor = GraphEditor(builder.graph(product, total))
     fuse_reshaped_linear(editor)
     assert len(editor.to_graph().nodes) == 3
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_bias_that_is_cast_before_goes_into_the_layer(builder: Any, is_before: bool) -> None:
+    x, weight, added = builder.input(builder.N, 128, 256), builder.weight(256, 512), builder.weight(8, 64)
+    cast = builder.node(OpKind.CAST, [added], 8, 64) if is_before else -1
+    product = builder.node(OpKind.LINEAR, [x, weight], builder.N, 128, 512)
+    heads = builder.node(OpKind.VIEW, [product], builder.N, 128, 8, 64, function="reshape")
+    cast = cast if is_before else builder.node(OpKind.CAST, [added], 8, 64)
+    builder.node(OpKind.ADD, [heads, cast], builder.N, 128, 8, 64)
+    kinds = [node.kind for node in fused(builder).nodes]
+    assert (OpKind.ADD not in kinds) is is_before
+    assert not is_before or kinds == [OpKind.CAST, OpKind.VIEW, OpKind.LINEAR, OpKind.VIEW]

@@ -14,7 +14,7 @@ from dippm.graph.passes.chosen_numbers import chosen_numbers
 __all__ = ["fuse_attention", "fuse_converted_attention"]
 
 _VIEWS_BACK = 4
-_TOLERANCE = 1e-3
+_TOLERANCE = 4e-3  # bfloat16 keeps eight bits of a number, and two numbers may be multiplied
 _RANK = 4
 
 
@@ -50,6 +50,7 @@ def _fuse(editor: GraphEditor, position: int, softmax: Node, *, is_converted: bo
         return
     weights = _swapped(editor, softmax.outputs[0]) if is_turned else _after_guard(editor, softmax.outputs[0])
     weights = weights if is_turned else _after_mask(editor, weights, mask)
+    weights = weights if weights is None or not is_converted else editor.after_cast(weights)
     reader = -1 if weights is None else editor.only_reader(weights)
     last = editor.node(reader) if reader >= 0 else None
     if last is None or last.kind is not OpKind.MATMUL or last.inputs[0] != weights:
@@ -157,6 +158,9 @@ def _scores(
 
 def _product(editor: GraphEditor, scores: int, *, is_converted: bool) -> tuple[_Product | None, float | None]:
     tensor, factor = _unscaled(editor, scores)
+    if is_converted:
+        # In mixed precision scores are wide for the softmax alone, as within the fused operator.
+        tensor = editor.before_cast(tensor)
     node = editor.writer_of_kind(tensor, OpKind.MATMUL)
     if node is not None or not is_converted:
         return None if node is None else _Product(node=node, is_turned=False), factor

@@ -31,6 +31,8 @@ def fuse_convolution_bias(editor: GraphEditor) -> None:
             conv = editor.node(writer) if writer >= 0 else None
             if conv is None or conv.kind not in _CONVOLUTIONS or len(conv.inputs) != _UNBIASED:
                 continue
+            if view is not None and editor.writer(bias) > writer:
+                continue
             inputs = (*conv.inputs, bias)
             if view is None:
                 editor.remove(writer)
@@ -64,6 +66,6 @@ def _bias(editor: GraphEditor, product: int, addend: int) -> int:
         return -1
     if prod(size.fixed for size in shape) != result[1].fixed:
         return -1
-    view = editor.writer_of_kind(addend, OpKind.VIEW, "reshape")
-    source = addend if view is None else view.inputs[0]
-    return source if editor.is_stored(source) else -1
+    while (view := editor.writer_of_kind(addend, OpKind.VIEW, "reshape")) is not None:
+        addend = view.inputs[0]
+    return addend if editor.is_stored_or_cast(addend) else -1

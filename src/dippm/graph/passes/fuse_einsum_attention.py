@@ -31,6 +31,7 @@ def fuse_einsum_attention(editor: GraphEditor) -> None:
 def _fuse(editor: GraphEditor, softmax: Node) -> None:
     weights = softmax.outputs[0]
     shape = editor.tensors[weights].shape
+    weights = editor.after_cast(weights)
     last = editor.only_reader(weights)
     product, mask = _find_product(editor, softmax.inputs[0])
     if len(shape) != _RANK or last < 0 or product is None:
@@ -82,7 +83,8 @@ def _find_product(editor: GraphEditor, tensor: int) -> tuple[Node | None, int | 
 
 
 def _product(editor: GraphEditor, tensor: int) -> Node | None:
-    unscaled = _without_scale(editor, tensor)
+    # In mixed precision scores are wide for the softmax alone, as within the fused operator.
+    unscaled = editor.before_cast(_without_scale(editor, tensor))
     node = editor.writer_of_kind(unscaled, OpKind.MATMUL)
     is_sum = node is not None and "contracted" in node.attributes and len(node.inputs) == 2
     return node if is_sum and editor.only_reader(tensor) >= 0 and editor.only_reader(unscaled) >= 0 else None

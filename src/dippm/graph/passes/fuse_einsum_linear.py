@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from dippm.graph.editor import GraphEditor
+from dippm.graph.graph import Node
 from dippm.graph.op_kind import OpKind
 
 __all__ = ["fuse_einsum_linear"]
@@ -24,5 +27,22 @@ def fuse_einsum_linear(editor: GraphEditor) -> None:
         if is_joined or not kept or kept[-1] not in right or not editor.is_weight(node.inputs[1]):
             continue
         attributes = {name: value for name, value in node.attributes.items() if name != "equation"}
-        layer = editor.make_node(OpKind.LINEAR, node.inputs, node.outputs, like=node, attributes=attributes)
-        editor.replace(position, layer)
+        make = partial(editor.make_node, OpKind.LINEAR, like=node, attributes=attributes)
+        addition, bias = _bias(editor, node, len([letter for letter in right if letter in kept]))
+        if addition < 0:
+            editor.replace(position, make(node.inputs, node.outputs))
+        else:
+            editor.remove(position)
+            editor.replace(addition, make((*node.inputs, bias), editor.node(addition).outputs))
+
+
+def _bias(editor: GraphEditor, product: Node, rank: int) -> tuple[int, int]:
+    """Where one stored number for each output is added, and the tensor that holds them; -1 twice where none is."""
+    position = editor.only_reader(product.outputs[0])
+    node = editor.node(position) if position >= 0 else None
+    if node is None or node.kind is not OpKind.ADD or len(node.inputs) != 2:
+        return -1, -1
+    bias = node.inputs[1] if node.inputs[0] == product.outputs[0] else node.inputs[0]
+    wanted = editor.tensors[product.outputs[0]].shape[-rank:]
+    is_bias = editor.is_stored_or_cast(bias) and editor.tensors[bias].shape == wanted
+    return (position, bias) if is_bias else (-1, -1)

@@ -17,7 +17,7 @@ def fuse_linear(editor: GraphEditor) -> None:
             linear = editor.writer_of_kind(product, OpKind.LINEAR)
             if linear is None or len(linear.inputs) != 2 or editor.only_reader(product) != position:
                 continue
-            if not editor.is_stored(bias) or editor.tensors[bias].shape != editor.tensors[product].shape[-1:]:
+            if not editor.is_stored_or_cast(bias) or editor.tensors[bias].shape != editor.tensors[product].shape[-1:]:
                 continue
             editor.remove(editor.writer(product))
             editor.replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from dippm.graph.editor import GraphEditor
-from dippm.graph.graph import Node, TensorRole
+from dippm.graph.graph import Attribute, Node, TensorRole
 from dippm.graph.op_kind import OpKind
 
 __all__ = ["fuse_reshaped_linear"]
@@ -33,11 +33,13 @@ def _take_bias(editor: GraphEditor, position: int, addition: Node) -> None:
             continue
         if editor.only_reader(reshaped) != position or editor.only_reader(linear.outputs[0]) != editor.writer(reshaped):
             continue
-        if editor.only_reader(bias) != position:
+        if editor.only_reader(bias) != position or editor.writer(bias) > editor.writer(linear.outputs[0]):
             continue
         stored, product = editor.tensors[bias], linear.outputs[0]
         flat = editor.add_tensor(stored.name, editor.tensors[product].shape[-1:], stored.dtype, role=stored.role)
         place = editor.writer(product)
+        if stored.role is not TensorRole.PARAMETER:
+            editor.insert_before(place, _flatten(editor, view, bias, flat))
         biased = editor.make_node(
             OpKind.LINEAR, (*linear.inputs, flat), (product,), like=linear, attributes=linear.attributes
         )
@@ -50,9 +52,15 @@ def _take_bias(editor: GraphEditor, position: int, addition: Node) -> None:
         return
 
 
+def _flatten(editor: GraphEditor, like: Node, source: int, output: int) -> Node:
+    attributes: dict[str, Attribute] = {"function": "reshape"}
+    return editor.make_node(OpKind.VIEW, (source,), (output,), like=like, attributes=attributes)
+
+
 def _is_bias(editor: GraphEditor, bias: int, reshaped: int, linear: Node) -> bool:
-    """Whether a tensor is stored with one number for each output of a linear layer."""
-    if editor.tensors[bias].role is not TensorRole.PARAMETER:
+    """Whether a tensor is stored, or cast from one that is, with one number for each output of a linear layer."""
+    cast = editor.writer_of_kind(bias, OpKind.CAST)
+    if editor.tensors[bias if cast is None else cast.inputs[0]].role is not TensorRole.PARAMETER:
         return False
     shape, whole = editor.tensors[bias].shape, editor.tensors[reshaped].shape
     while shape and shape[0].at(1) == 1 and shape[0].per_sample == 0:
