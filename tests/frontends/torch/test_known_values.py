@@ -54,6 +54,19 @@ def test_what_follows_from_the_program_is_known(decide: Callable[[Any], Any], re
     assert not graph.warnings
 
 
+def test_what_a_known_mask_selects_is_known(read: Callable[..., Graph]) -> None:
+    class Diagonals(nn.Module):
+        """Those of a table for each sample, as contrastive losses select them."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            places = torch.arange(x.shape[-1])
+            return x.masked_select(places[:, None] == places).view(len(x), -1).exp()
+
+    graph = read(Diagonals(), "6,6")
+    assert [dim.at(5) for dim in graph.tensors[graph.outputs[0]].shape] == [5, 6]
+    assert not graph.warnings
+
+
 @pytest.mark.parametrize(
     "decide",
     [

@@ -85,7 +85,17 @@ class ByTable(Mixture):
         return out
 
 
-@pytest.mark.parametrize("kind", [ByTable, ByWhere, ByOneHot, ByMask, ByCounts])
+class BySelection(Mixture):
+    def send(self, tokens: Any, shares: Any, chosen: Any) -> Any:
+        out = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            mask = (chosen == number).any(-1, keepdim=True)
+            own = tokens.masked_select(mask).view(-1, 16)
+            out = out.masked_scatter(mask, expert(own))
+        return out
+
+
+@pytest.mark.parametrize("kind", [ByTable, ByWhere, ByOneHot, ByMask, ByCounts, BySelection])
 def test_experts_get_even_shares_of_the_tokens(kind) -> None:
     module = kind().eval()
     for mode in (Mode.INFERENCE, Mode.TRAINING):
@@ -188,6 +198,37 @@ def test_a_choice_that_is_asked_for_is_the_middle_one(choices) -> None:
     graph = read_module(Rolled(), input=parse_input_shapes(str(choices)))
     assert [dim.fixed for dim in graph.tensors[graph.outputs[0]].shape[1:]] == [choices // 2]
     assert any("middle one" in warning for warning in graph.warnings)
+
+
+class ByPeriod(nn.Module):
+    """Folds a series by its strongest periods, as TimesNet does."""
+
+    def __init__(self, to_numbers: Any) -> None:
+        super().__init__()
+        self.convolution, self.to_numbers = nn.Conv2d(4, 4, 3, padding=1), to_numbers
+
+    def forward(self, x: Any) -> Any:
+        length = x.shape[1]
+        strength = torch.fft.rfft(x, dim=1).abs().mean(0).mean(-1)
+        parts = []
+        for frequency in self.to_numbers(strength.topk(3)[1]):
+            period = length // int(frequency)
+            rows = -(-length // period)
+            padded = functional.pad(x, (0, 0, 0, rows * period - length))
+            folded = self.convolution(padded.reshape(len(x), rows, period, 4).permute(0, 3, 1, 2))
+            parts.append(folded.flatten(2)[..., :length])
+        return sum(parts)
+
+
+@pytest.mark.parametrize("to_numbers", [lambda top: top.detach().cpu().numpy(), lambda top: top.tolist()])
+def test_choices_that_are_asked_for_are_spread_evenly(to_numbers) -> None:
+    graph = read_module(ByPeriod(to_numbers), input=parse_input_shapes("30,4"))
+    assert graph.fixed_batch is None
+    # Of 16 frequencies 4, 8 and 12: periods of 7, 3 and 2.
+    convolved = [node for node in graph.nodes if node.kind.value == "conv"]
+    shapes = [[dim.fixed for dim in graph.tensors[node.outputs[0]].shape[2:]] for node in convolved]
+    assert shapes == [[5, 7], [10, 3], [15, 2]]
+    assert sum("spread evenly over its choices" in warning for warning in graph.warnings) == 1
 
 
 def test_words_are_no_experts() -> None:

@@ -33,7 +33,7 @@ def is_view_of_parts(name: str, arguments: Mapping[str, Any]) -> bool:
 def is_mask_index(name: str, arguments: Mapping[str, Any]) -> bool:
     """Whether an operator picks where a mask is true, as many elements as its values say."""
     if name not in MASK_INDEXES:
-        return False
+        return name == "masked_select"
     return any(item is not None and item.dtype in MASK_TYPES for item in arguments["indices"])
 
 

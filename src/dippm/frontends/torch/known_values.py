@@ -151,8 +151,10 @@ class KnownValues:
         )
         return torch.full(drawn.shape, DRAWN_MEANS[plan.name](arguments), dtype=drawn.dtype)
 
-    def pick_by_masks(self, func: Any, arguments: Mapping[str, Any]) -> torch.Tensor | None:
+    def pick_by_masks(self, func: Any, name: str, arguments: Mapping[str, Any]) -> torch.Tensor | None:
         """What masks of known values pick of a tensor of unknown ones; None where a mask is not known."""
+        if name == "masked_select":
+            return self._select_by_mask(arguments["self"], arguments["mask"])
         indices: list[torch.Tensor | None] = []
         for item in arguments["indices"]:
             if item is None or item.dtype not in MASK_TYPES:
@@ -164,6 +166,14 @@ class KnownValues:
             indices += [without_values(places) for places in mask.nonzero().unbind(1)]
         picked: torch.Tensor = func(arguments["self"], indices)
         return picked
+
+    def _select_by_mask(self, tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor | None:
+        """The elements that a mask of known values picks, in one row."""
+        value = self._table.value(mask)
+        if value is None:
+            return None
+        shape = torch.broadcast_shapes(tensor.shape, value.shape)  # type: ignore[no-untyped-call]
+        return tensor.new_empty(int(value.expand(shape).sum()))
 
     def assume_check(self) -> torch.Tensor:
         """What a model's check of its own input finds: nothing else in PyTorch asks whether all is true this way."""

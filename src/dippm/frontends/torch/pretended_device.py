@@ -104,6 +104,8 @@ class PretendedDevice(TorchFunctionMode):
     def _known_value(self, tensor: torch.Tensor, *, asked: str) -> torch.Tensor:
         value = self._recorder.known_value(tensor)
         if value is None:
+            value = self._recorder.routing.numbers(tensor)
+        if value is None:
             raise DataDependentError(asked, (self._recorder.index_of(tensor),))
         return value
 

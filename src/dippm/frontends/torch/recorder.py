@@ -339,7 +339,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if plan.name in VALUE_DEPENDENT or by_masks:
             self.values.note_asked(inputs)
             values = self.values.compute(func, plan, args, kwargs, inputs)
-            result = self.values.pick_by_masks(func, arguments) if values is None and by_masks else None
+            result = self.values.pick_by_masks(func, plan.name, arguments) if values is None and by_masks else None
             if values is None and result is None:
                 values, result = self.routing.assume(func, plan.name, arguments)
             if values is None and plan.name in _CHECKS and "checking" in self._switches:

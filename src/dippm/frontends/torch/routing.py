@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dippm.frontends.torch.call_forms import MASK_INDEXES
 from dippm.frontends.torch.known_values import MASK_TYPES
@@ -26,6 +28,9 @@ _EVEN = (
 _GOES_ON = "No token that the model generates is taken to be the one that ends its text, which it looks for."
 _MIDDLE = (
     "What the model chooses itself is taken to be the middle one of its choices, where its number decides what runs."
+)
+_SPREAD = (
+    "What the model chooses itself is taken to be spread evenly over its choices, where their numbers decide what runs."
 )
 # What asks for one value.
 _ASKS_ONE = frozenset({"_local_scalar_dense", "is_nonzero"})
@@ -138,6 +143,17 @@ class Routing:
             self._assumptions.append(told)
         return answer
 
+    def numbers(self, chosen: torch.Tensor) -> torch.Tensor | None:
+        """The numbers of choices of the model's own, spread evenly over all there are; None for other tensors."""
+        choices = self._choices.get(self._index(chosen))
+        if choices is None:
+            return None
+        count = chosen.numel()
+        self._assumptions.append(_MIDDLE if count == 1 else _SPREAD)
+        with _disable_current_modes():
+            spread = torch.arange(1, count + 1) * choices // (count + 1)
+            return spread.to(chosen.dtype).view(chosen.shape)
+
     def assume(self, func: Any, name: str, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
         """The values, or the result alone, of what asks for choices of the model's own; None and None for all else.
 
@@ -150,6 +166,13 @@ class Routing:
             return self.answer(arguments["self"]), None
         if name == "nonzero":
             return None, self.places(arguments["self"])
+        if name == "masked_select":
+            tensor, mask = arguments["self"], arguments["mask"]
+            places = self.places(mask)
+            if places is None:
+                return None, None
+            shape = torch.broadcast_shapes(tensor.shape, mask.shape)  # type: ignore[no-untyped-call]
+            return None, tensor.new_empty(len(places) * prod(shape) // max(1, mask.numel()))
         if name == "bincount" and arguments["weights"] is None:
             return self.counts(arguments["self"], arguments["minlength"]), None
         if name in MASK_INDEXES:
