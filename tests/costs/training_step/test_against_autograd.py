@@ -379,6 +379,12 @@ _TOKEN_LAYERS = {
     ),
     "conjugate": lambda: _Call(lambda x: torch.view_as_real(_as_complex(x).conj() * 2).flatten(-2)),
     "complex of two": lambda: _Call(lambda x: torch.view_as_real(torch.complex(x.relu(), x.sigmoid()) * 2).flatten(-2)),
+    "complex of parts that nothing else keeps": lambda: _Call(
+        lambda x: torch.view_as_real(torch.complex(x * 2, x * 3)).flatten(-2)
+    ),
+    "complex of one part with a gradient": lambda: _Call(
+        lambda x: torch.view_as_real(torch.complex(x * 2, torch.ones_like(x) * 3)).flatten(-2)
+    ),
 }
 
 

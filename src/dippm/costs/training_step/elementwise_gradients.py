@@ -192,8 +192,10 @@ def _conjugated(gradients: Gradients, tensor: int) -> int:
 def _binary(gradients: Gradients, node: Node, taken: Outputs) -> None:
     function = function_of(node)
     if function == "complex":
-        # Its real part and its imaginary part are views.
+        # Its real part and its imaginary part are views; autograd keeps what has a gradient all the same.
         for index in node.inputs:
+            if gradients.wants(index):
+                gradients.builder.view(index, gradients.builder.shape(index))
             gradients.give(index, first_of(taken))
         return
     if function in _CELLS:
