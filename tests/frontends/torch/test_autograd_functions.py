@@ -244,6 +244,21 @@ def test_what_a_model_checkpoints_is_marked() -> None:
     assert _block_marks(_Blocks(use_reentrant=True), Mode.TRAINING) == reentrant
 
 
+class _BlocksWithGradient(_Blocks):
+    """Recomputes what a gradient goes back from, as DenseNet's blocks do."""
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = checkpoint(block, x, **self.options) if x.requires_grad else block(x)
+        return self.head(x)
+
+
+def test_a_model_that_asks_for_gradients_before_it_checkpoints_is_answered() -> None:
+    marks = _block_marks(_BlocksWithGradient(use_reentrant=False), Mode.TRAINING)
+    assert marks == [None] * 2 + ["checkpoint_2"] * 2 + [None]
+    assert _block_marks(_BlocksWithGradient(use_reentrant=False), Mode.INFERENCE) == [None] * 5
+
+
 def test_nothing_is_marked_where_a_model_chooses_what_is_kept_or_wants_no_gradient() -> None:
     def keep() -> tuple[Any, Any]:
         return nullcontext(), nullcontext()

@@ -7,7 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from dippm.costs.conditions import Mode  # noqa: E402
 from dippm.errors import UnsupportedError, UsageError  # noqa: E402
+from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
+from dippm.frontends.torch import read_module  # noqa: E402
 from dippm.graph import Graph, OpKind  # noqa: E402
 
 
@@ -170,3 +173,24 @@ def test_data_of_another_size_is_refused(read: Callable[..., Graph]) -> None:
 
     with pytest.raises(UnsupportedError, match=r"\(4, 8\) .* to one of \(8, 8\)"):
         read(Grows(), "8")
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_tensor_requires_a_gradient_as_in_autograd(mode: Mode) -> None:
+    found: list[bool] = []
+
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trained, self.frozen = nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.trained(x)
+            with torch.no_grad():
+                apart = self.trained(x)
+            asked = [hidden, self.frozen(hidden), x, hidden.detach(), apart, self.frozen(x), torch.zeros(3)]
+            found[:] = [tensor.requires_grad for tensor in asked]
+            return hidden
+
+    read_module(Asks(), input=parse_input_shapes("8"), mode=mode)
+    assert found == [mode is Mode.TRAINING] * 2 + [False] * 5

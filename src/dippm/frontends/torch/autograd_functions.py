@@ -19,12 +19,13 @@ import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx, FunctionMeta, _SingleLevelFunction
 from torch.utils import checkpoint
 from torch.utils.checkpoint import CheckpointFunction
+from torch.utils.hooks import BackwardHook
 
 from dippm.frontends.torch.function_backward import FunctionCall, record_backward, take_arguments, view_arguments
 from dippm.frontends.torch.gradient_flow import GradientFlow
 from dippm.frontends.torch.recorder import Recorder
 
-__all__ = ["checkpoints_followed", "functions_followed"]
+__all__ = ["checkpoints_followed", "functions_followed", "module_hooks_left_out"]
 
 # What ``torch.utils.checkpoint.checkpoint`` calls without reentrance: the first since 2.15, the second before.
 _CHECKPOINTS = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
@@ -73,6 +74,25 @@ def functions_followed(recorder: Recorder, flow: GradientFlow) -> Iterator[None]
         del metaclass.__getattribute__
         del context_class.needs_input_grad
         FunctionCtx.save_for_backward = save  # type: ignore[method-assign]
+
+
+@contextmanager
+def module_hooks_left_out() -> Iterator[None]:
+    """Leave out what is to be done with the gradients of whole modules: it is hung on nodes that a recording lacks.
+
+    What other threads run meanwhile is theirs.
+    """
+    hang: Callable[..., Any] = BackwardHook._apply_on_tensors
+    reader = threading.get_ident()
+
+    def pass_on(self: Any, fn: Any, args: Any) -> Any:
+        return (args, None) if threading.get_ident() == reader else hang(self, fn, args)
+
+    BackwardHook._apply_on_tensors = pass_on  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        BackwardHook._apply_on_tensors = hang  # type: ignore[method-assign]
 
 
 class _Calls:

@@ -25,7 +25,8 @@ class PretendedDevice(TorchFunctionMode):
     """Answers questions about a tensor's device and values as an ordinary device would.
 
     It is every device in one: what a module puts on a GPU by name stays where it is. What is to be
-    done with a tensor's gradient in training is left out: there is none in a recording.
+    done with a tensor's gradient in training is left out: there is none in a recording. Whether there would be one is
+    answered as autograd would.
 
     Args:
         recorder: The recorder that knows the values.
@@ -52,6 +53,8 @@ class PretendedDevice(TorchFunctionMode):
         if self._watch is not None and func is torch.Tensor.__len__:
             self._watch.note_length(args[0].shape)
         recorder = self._recorder
+        if func == _REQUIRES_GRAD and recorder.flow is not None:
+            return func(*args) or recorder.requires_grad(args[0])
         if func in _GRADIENT_HOOKS and recorder.flow is not None:
             return RemovableHandle(OrderedDict())
         if func == _DATA:
@@ -161,6 +164,7 @@ _DEVICE_ANSWERS: dict[Any, Any] = {
     _getter("is_cuda"): False,
 }
 _GRADIENT_HOOKS = frozenset({torch.Tensor.register_hook, torch.Tensor.retain_grad})
+_REQUIRES_GRAD = _getter("requires_grad")
 _DATA = _getter("data")
 _SET_DATA = inspect.getattr_static(torch.Tensor, "data").__set__
 _SHAPE = _getter("shape")

@@ -26,7 +26,11 @@ from dippm.frontends.torch.asked_values import (
     lengths_behind,
     masks_behind,
 )
-from dippm.frontends.torch.autograd_functions import checkpoints_followed, functions_followed
+from dippm.frontends.torch.autograd_functions import (
+    checkpoints_followed,
+    functions_followed,
+    module_hooks_left_out,
+)
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs, unknown_name
 from dippm.frontends.torch.exported_module import ExportedModule
 from dippm.frontends.torch.forward_errors import forward_error
@@ -474,7 +478,12 @@ def _gradients_followed(recorder: Recorder) -> Iterator[None]:
     if flow is None:
         yield
         return
-    with torch.enable_grad(), functions_followed(recorder, flow), checkpoints_followed(recorder, flow):
+    with (
+        torch.enable_grad(),
+        functions_followed(recorder, flow),
+        checkpoints_followed(recorder, flow),
+        module_hooks_left_out(),
+    ):
         yield
 
 
