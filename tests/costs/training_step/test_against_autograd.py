@@ -379,6 +379,20 @@ _TOKEN_LAYERS = {
     ),
     "conjugate": lambda: _Call(lambda x: torch.view_as_real(_as_complex(x).conj() * 2).flatten(-2)),
     "complex of two": lambda: _Call(lambda x: torch.view_as_real(torch.complex(x.relu(), x.sigmoid()) * 2).flatten(-2)),
+    **{
+        f"scattered {how}": lambda how=how: _Call(
+            lambda x: (x.detach() * 2).scatter_reduce(1, torch.zeros(x.shape, dtype=torch.long), x * 2, how)
+        )
+        for how in ("sum", "mean")
+    },
+    "mean of rows": lambda: _Call(
+        lambda x: (x.detach() * 2).index_reduce(1, torch.zeros(32, dtype=torch.long), x * 2, "mean")
+    ),
+    "clamp by two that are trained": lambda: _Call(lambda x, w: torch.clamp(x * 2, w * 2, w * 3), (32, 64)),
+    "clamp by two": lambda: _Call(lambda x: torch.clamp(x * 2, x.detach() * 2, x.detach() * 3)),
+    "clamp by a least one": lambda: _Call(lambda x, w: torch.clamp(x * 2, min=w * 2), (32, 64)),
+    "clamp by a largest of each channel": lambda: _Call(lambda x, w: (x * 2).clamp_max(w), (64,)),
+    "clamp of what is not trained": lambda: _Call(lambda x, w: torch.clamp(x.detach(), max=w * 2), (32, 64)),
     "complex of parts that nothing else keeps": lambda: _Call(
         lambda x: torch.view_as_real(torch.complex(x * 2, x * 3)).flatten(-2)
     ),

@@ -65,7 +65,7 @@ def test_the_largest_share_their_gradient(builder: Any, gradients_of: Any, funct
 
 
 def test_the_gradient_of_a_mean_over_edges_takes_four_times_their_messages() -> None:
-    """Ones, the counts and the gradient at each edge, and their quotient: all are as large as the messages."""
+    """They are kept, and the counts and the gradient at each edge and their quotient are as large as they are."""
     torch = pytest.importorskip("torch")
     nodes, edges, width = 1000, 64_000, 64
 

@@ -91,7 +91,10 @@ def _chained(gradients: Gradients, node: Node, name: str, gradient: int, *, plac
 
 
 def _clip(gradients: Gradients, node: Node, taken: Outputs) -> None:
-    if "clamp" in node.source_op:
+    bounds = len(node.inputs) - 1
+    if "clamp" in node.source_op and bounds:
+        _operand_chains(gradients, node, "clamp_min" if bounds == 1 else "clamp", taken)
+    elif "clamp" in node.source_op:
         _chain(gradients, node, "clamp", taken)
     else:
         _activation(gradients, node, taken)

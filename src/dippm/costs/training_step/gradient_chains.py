@@ -17,7 +17,7 @@ Step = tuple[OpKind, str, tuple[str, ...]]
 ``b`` a second input, ``c`` a third one, and a number the result of an earlier step. Comparisons write booleans. What
 ends in ``_`` writes over its first operand."""
 
-_COMPARISONS = frozenset({"ge", "gt", "le", "lt", "eq", "and"})
+_COMPARISONS = frozenset({"ge", "gt", "le", "lt", "eq", "and", "or"})
 _IN_PLACE = "_"
 
 _ONE_LESS_SQUARE: Sequence[Step] = (
@@ -175,7 +175,28 @@ _UNIT_CIRCLE: Sequence[Step] = (
     (OpKind.BINARY, "masked_fill", ("3", "4")),
 )
 
+
+def _between(first: str, second: str, joined: str, one: tuple[str, ...], other: tuple[str, ...]) -> Sequence[Step]:
+    """The gradient where two comparisons say so."""
+    return (
+        (OpKind.BINARY, first, one),
+        (OpKind.BINARY, second, other),
+        (OpKind.BINARY, joined, ("0", "1")),
+        (OpKind.BINARY, "where", ("2", "g")),
+    )
+
+
 OPERAND_CHAINS: Mapping[str, Mapping[int, Sequence[Step]]] = {
+    # By tensors: two of them, or one, which is a least element or a largest.
+    "clamp": {
+        0: _between("ge", "le", "and", ("x", "b"), ("x", "c")),
+        2: _between("gt", "lt", "or", ("x", "c"), ("c", "b")),
+        1: _between("lt", "lt", "and", ("x", "b"), ("b", "c")),
+    },
+    "clamp_min": {
+        0: ((OpKind.BINARY, "ge", ("x", "b")), (OpKind.BINARY, "where", ("0", "g"))),
+        1: ((OpKind.BINARY, "lt", ("x", "b")), (OpKind.BINARY, "where", ("0", "g"))),
+    },
     "maximum": {0: _extreme("lt"), 1: _extreme("gt")},
     "minimum": {0: _extreme("gt"), 1: _extreme("lt")},
     "pow": {

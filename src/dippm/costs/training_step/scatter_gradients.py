@@ -15,7 +15,8 @@ REDUCTION = "reduction"
 _Step = tuple[OpKind, str, str, tuple[str, ...]]
 # FunctionsManual.cpp (2.13), scatter_reduce_backward and index_reduce_backward: kind, function, whether the result is
 # as large as the table (t) or as what is written to it (s), and operands. Those are g, the gradient of the result; y,
-# the result; i, the index; t and s; and digits, the results of earlier steps. All stay until the last one.
+# the result; i, the index; t and s; and digits, the results of earlier steps. They stay until the last one, or until
+# the end of their statement where nothing holds them then.
 _MEAN: Sequence[_Step] = (
     (OpKind.FILL, "zeros", "t", ()),
     (OpKind.FILL, "ones", "s", ()),
@@ -42,10 +43,14 @@ _EXTREME: Sequence[_Step] = (
 _REDUCTIONS: Mapping[object, tuple[Sequence[_Step], int]] = {
     "mean": (_MEAN, 5), "amax": (_EXTREME, 7), "amin": (_EXTREME, 7),
 }  # fmt: skip
+# The last step of a statement that drops what it is given, where more follow: a mean counts its elements first.
+_DROPPED_AFTER: Mapping[object, Mapping[int, int]] = {"mean": {0: 2, 1: 2, 2: 4, 3: 4, 4: 4}}
 # Scatters that add to what is there, which has no effect on its gradient.
 _ADDING = frozenset({"scatter_add", "index_add"})
 # Those of which autograd keeps what is written, for its shape alone.
 _KEPT_FOR_ITS_SHAPE = frozenset({"index_add", "index_copy"})
+# Those of which autograd keeps everything, whatever is made of the elements that meet.
+_KEPT_WHOLE = ("scatter_reduce", "index_reduce")
 # Scatters that take an index of one dimension look up with another kernel.
 _BY_ROW = {"gather": "index_select", "scatter_add": "index_add"}
 
@@ -54,6 +59,10 @@ def scatter_gradient(gradients: Gradients, node: Node, taken: Outputs) -> None:
     """The rule of scatters: the table gets the gradient, what is written to it that of its places."""
     gradient = first_of(taken)
     x, *rest = node.inputs
+    if node.source_op.rstrip("_").endswith(_KEPT_WHOLE):
+        for kept in (*node.inputs, node.outputs[0]):
+            if kept >= 0:
+                gradients.builder.view(kept, gradients.builder.shape(kept))
     reduced = _REDUCTIONS.get(node.attributes.get(REDUCTION))
     if reduced is not None and len(rest) > 1:
         _reduced(gradients, node, gradient, *reduced)
@@ -74,8 +83,11 @@ def _reduced(gradients: Gradients, node: Node, gradient: int, steps: Sequence[_S
     builder = gradients.builder
     table, index, source, *_ = node.inputs
     given = {"g": gradient, "y": node.outputs[0], "i": index, "t": table, "s": source}
-    first, last = len(builder.nodes), len(builder.nodes) + len(steps) - 1
-    builder.chain_ends.update(dict.fromkeys(range(first, last + 1), last))
+    first = len(builder.nodes)
+    dropped_after = _DROPPED_AFTER.get(node.attributes[REDUCTION], {})
+    builder.chain_ends.update(
+        {first + step: first + dropped_after.get(step, len(steps) - 1) for step in range(len(steps))}
+    )
     is_by_row = function_of(node) == "index_reduce"
     for place, (kind, function, size, letters) in enumerate(steps):
         dtype = DType.BOOL if function == "equal" else builder.dtype(gradient)
