@@ -388,6 +388,19 @@ _TOKEN_LAYERS = {
     "mean of rows": lambda: _Call(
         lambda x: (x.detach() * 2).index_reduce(1, torch.zeros(32, dtype=torch.long), x * 2, "mean")
     ),
+    **{
+        f"{name} of {who}": lambda loss=loss, pick=pick: _Call(lambda x: loss(*pick(x), reduction="none"))
+        for name, loss in {
+            "squares": functional.mse_loss,
+            "smooth loss": functional.smooth_l1_loss,
+            "Huber": functional.huber_loss,
+        }.items()
+        for who, pick in {
+            "both": lambda x: (x * 2, x * 3),
+            "the second": lambda x: (x.detach() * 2, x * 3),
+            "the first": lambda x: (x * 2, x.detach() * 3),
+        }.items()
+    },
     "clamp by two that are trained": lambda: _Call(lambda x, w: torch.clamp(x * 2, w * 2, w * 3), (32, 64)),
     "clamp by two": lambda: _Call(lambda x: torch.clamp(x * 2, x.detach() * 2, x.detach() * 3)),
     "clamp by a least one": lambda: _Call(lambda x, w: torch.clamp(x * 2, min=w * 2), (32, 64)),

@@ -36,6 +36,8 @@ LOSSES = frozenset(
         "multilabel_margin_loss_forward",
     }
 )
+# Losses that are the same whichever of their two tensors is called the target.
+_DISTANCES = frozenset({"mse_loss", "smooth_l1_loss", "huber_loss"})
 _REDUCE_INPUT_FUNCTIONS = LOSSES
 _REDUCE_BOTH_FUNCTIONS = frozenset({"prod", "max", "min", "median", "mode"})
 # Gradients that divide by the deviation first.
@@ -272,6 +274,15 @@ def reduce_gradient(gradients: Gradients, node: Node, taken: Outputs) -> None:
         return
     if function in GRADIENT_CHAINS:
         _chain(gradients, node, function, taken)
+        return
+    if function in _DISTANCES:
+        # Of either by the same kernel; the second is what is trained where the first is a target that was detached.
+        for index in reversed(node.inputs[:2]):
+            if gradients.wants(index):
+                result = builder.new_like(index)
+                operands = (_expanded(gradients, gradient, index), *node.inputs)
+                builder.run(OpKind.ELEMENTWISE_GRAD, operands, (result,), function=function)
+                gradients.give(index, result)
         return
     kept: Sequence[int] = node.inputs if function in _REDUCE_INPUT_FUNCTIONS else ()
     if function in _REDUCE_BOTH_FUNCTIONS:
