@@ -401,6 +401,7 @@ _TOKEN_LAYERS = {
             "the first": lambda x: (x * 2, x.detach() * 3),
         }.items()
     },
+    "blocks of a diagonal": lambda: _Call(lambda x, w, v: x @ torch.block_diag(w * 2, v.relu()), (24, 24), (40, 40)),
     "clamp by two that are trained": lambda: _Call(lambda x, w: torch.clamp(x * 2, w * 2, w * 3), (32, 64)),
     "clamp by two": lambda: _Call(lambda x: torch.clamp(x * 2, x.detach() * 2, x.detach() * 3)),
     "clamp by a least one": lambda: _Call(lambda x, w: torch.clamp(x * 2, min=w * 2), (32, 64)),

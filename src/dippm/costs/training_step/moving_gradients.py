@@ -81,6 +81,9 @@ def _copy(gradients: Gradients, node: Node, taken: Outputs) -> None:
     function = function_of(node)
     if function.endswith(_COPIED) and function != "_reshape_copy":
         _view(gradients, node, taken)
+    elif function == "block_diag":
+        for index in filter(gradients.wants, node.inputs):
+            gradients.give(index, builder.view(gradient, builder.shape(index), "slice"))
     elif function == "copy" and len(node.inputs) > 1:
         # The first is overwritten by the second.
         gradients.give(node.inputs[1], gradient)
