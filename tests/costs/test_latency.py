@@ -129,6 +129,15 @@ def test_the_host_is_asked_where_the_wait_for_it_matters() -> None:
     assert len(asked) == 1
 
 
+def test_nodes_that_take_too_long_take_what_they_may() -> None:
+    times, busy = np.array([1.0, 2.0, 1.0]), np.full((1, 3), 2.0)
+    whole = latency.LatencyBreakdown.of(busy, lambda: np.zeros(3), times)
+    shorter = whole.at_most(np.array([[np.inf, 1.5, 2.0]]), times, lambda: np.zeros(3))
+    assert shorter.busy_ms.tolist() == [[2.0, 3.0, 2.0]]
+    assert shorter.latency_ms.tolist() == [7.0]
+    assert whole.at_most(np.full((1, 3), np.inf), times, lambda: np.zeros(3)) is whole
+
+
 def test_each_graph_of_a_plan_waits_for_a_host_of_its_own(builder: Any) -> None:
     graphs = [relus(builder, count) for count in (3, 5)]
     plan = KernelPlan.from_workload(Workload.from_sizes(GraphSizes.from_graphs(graphs), Precision.FP32))

@@ -16,7 +16,7 @@ from dippm.costs.software import DEFAULT_SOFTWARE
 from dippm.devices import find_device
 from dippm.graph import DType, Graph, OpKind
 from dippm.predictors.calibration import Calibration
-from dippm.predictors.least_times import least_ms, likely_least_ms, one_by_one_ms, small_kernels_ms
+from dippm.predictors.least_times import least_ms, likely_least_ms, most_small_ms, one_by_one_ms, small_kernels_ms
 from dippm.predictors.prepared_graph import CompiledGraphs, PreparedGraphs
 
 FloatArray = npt.NDArray[np.float64]
@@ -161,3 +161,18 @@ def test_small_kernels_take_their_start_and_end(builder: Any) -> None:
     builder.node(OpKind.REDUCE, [y], builder.N, 1)
     least, _ = 1e3 * small_kernels_ms(_prepared(builder.graph(), "amp", 64))
     assert least.tolist() == pytest.approx([1.6, 0.0, 3.1])
+
+
+def test_small_kernels_take_the_cycles_of_a_better_card_and_large_ones_what_they_take(builder: Any) -> None:
+    n, a100, h100 = builder.N, find_device("A100"), find_device("H100")
+    x = builder.node(OpKind.RELU, [builder.input(n, 1024)], n, 1024)
+    builder.node(OpKind.LINEAR, [x, builder.weight(1024, 1024)], n, 1024)
+    prepared = _prepared(builder.graph(), "fp16", 4096)
+    clocks = h100.boost_clock_mhz / a100.boost_clock_mhz
+    known = np.array([[1e-3, 15e-3], [1e-3, 150e-3]])
+    (relu, linear), (_, large) = most_small_ms(prepared, known, h100, a100)
+    moved_ms = 2 * 2 * 1024 / (a100.bandwidth_gb_s * 1e6)
+    assert relu == pytest.approx(clocks * 1e-3 * (1 + 1 / 225) + 3 * moved_ms)
+    weight_ms = 2 * (1024 * 1024 + 2 * 1024) / (a100.bandwidth_gb_s * 1e6)
+    assert linear == pytest.approx(clocks * 30e-3 + 3 * weight_ms, rel=0.01)
+    assert large > 100 * known[1, 1]

@@ -173,6 +173,13 @@ class LatencyBreakdown:
             return result
         return result.with_busy(np.where(is_short, least, self.once_ms(times)), times, launch)
 
+    def at_most(self, most: FloatArray, times: FloatArray, launch: Callable[[], FloatArray]) -> LatencyBreakdown:
+        """The same where no node keeps the device busy for longer than so long; arguments as for :meth:`at_least`."""
+        is_long = self.busy_ms > most * times
+        if not is_long.any():
+            return self
+        return self.with_busy(np.where(is_long, most, self.once_ms(times)), times, launch)
+
     def once_ms(self, times: FloatArray) -> FloatArray:
         """Time for which each node keeps the device busy when it runs once, ms, [B, n_nodes].
 

@@ -24,7 +24,7 @@ from dippm.features.physical import PhysicalPlan
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
-from dippm.predictors.least_times import least_ms, likely_least_ms, one_by_one_ms, small_kernels_ms
+from dippm.predictors.least_times import least_ms, likely_least_ms, most_small_ms, one_by_one_ms, small_kernels_ms
 from dippm.predictors.other_arithmetic import exchange_others
 from dippm.predictors.prepared_graph import PreparedGraphs
 from dippm.predictors.pure_half import mix_by_novelty
@@ -128,14 +128,15 @@ class _Card:
         if prepared.compiled.eager is not None:
             # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
             least = prepared.weights.least_ms(device)
-            return _Limits(likely=least, least=least)
+            return _Limits(likely=least, least=least, most=None)
         least = least_ms(prepared, device)
         likely = np.maximum(least, likely_least_ms(prepared, device, self.host))
         likely = np.maximum(likely, prepared.weights.likely_ms(device))
+        most = None
         if not self._knows_kernels:
             likely = np.maximum(likely, one_by_one_ms(prepared, device, self.host, least=least))
-            self._hold_to_better_card(likely)
-        return _Limits(likely=likely, least=least)
+            most = self._hold_to_better_card(likely)
+        return _Limits(likely=likely, least=least, most=most)
 
     @property
     def _knows_kernels(self) -> bool:
@@ -144,7 +145,7 @@ class _Card:
         is_compiled = conditions.runtime is Runtime.COMPILE
         return is_compiled or self.networks(conditions).knows_architecture(self.device, conditions)
 
-    def _hold_to_better_card(self, likely: FloatArray) -> None:
+    def _hold_to_better_card(self, likely: FloatArray) -> FloatArray | None:
         """Let networks say of no node that it is faster than on a card that is better in every figure and has its own.
 
         But for matrix products that read more weights than anything else: networks of one architecture saw few layers
@@ -153,13 +154,18 @@ class _Card:
         Args:
             likely: What each node is likely to take at least when it runs once, ms; changed in place.
 
+        Returns:
+            What small kernels take at most in a captured graph, of which that card's networks know and those of eager
+            calls do not, see :func:`~dippm.predictors.least_times.most_small_ms`; None elsewhere.
+
         Shapes:
-            likely: [B, n_nodes].
+            likely and result: [B, n_nodes].
         """
         prepared, device = self.prepared, self.device
         compiled, product = prepared.compiled, prepared.compiled.plan.work.gemm.table.node
         reads_weights = prepared.weights.bytes_of_nodes[:, product] > 0.5 * prepared.node_bytes[:, product]
         of_products = likely[:, product]
+        most = np.full_like(likely, np.inf) if prepared.conditions.runtime is Runtime.CUDA_GRAPH else None
         for precision, conditions in prepared.as_run.items():
             here = self.networks(conditions)
             better = self.known.additive.of_better_card(device, conditions, compiled.plan)
@@ -171,7 +177,14 @@ class _Card:
                 if member.runs_in is precision:
                     own = likely[:, member.nodes]
                     np.maximum(own, np.where(compiled.times[member.nodes] > 0.0, known[:, member.nodes], 0.0), out=own)
+            if most is not None:
+                is_run_so = np.repeat(
+                    [member.runs_in is precision for member in compiled.members],
+                    [member.nodes.stop - member.nodes.start for member in compiled.members],
+                )
+                most = np.where(is_run_so, most_small_ms(prepared, known, card, device), most)
         likely[:, product] = np.where(reads_weights, of_products, likely[:, product])
+        return most
 
     def launched_ms(self, conditions: Conditions | None = None, more_us: FloatArray | float = 0.0) -> FloatArray:
         """When the host has launched each node of each graph, ms.
@@ -189,6 +202,8 @@ class _Card:
         result = LatencyBreakdown.joined(breakdowns, times, self.launched_ms)
         if self.prepared.conditions.runtime is Runtime.CUDA_GRAPH:
             result = self._with_small_kernels(result)
+            if self.limits.most is not None:
+                result = result.at_most(self.limits.most, times, self.launched_ms)
         for bound in self.limits.in_turn:
             result = result.at_least(bound, times, self.launched_ms)
         return result
@@ -335,13 +350,15 @@ class _Limits:
     Args:
         likely: What each is likely to take at least.
         least: What it can take at least, which holds intervals too.
+        most: What it takes at most where that is known.
 
     Shapes:
-        Both: [B, n_nodes].
+        All: [B, n_nodes].
     """
 
     likely: FloatArray
     least: FloatArray
+    most: FloatArray | None
 
     @property
     def in_turn(self) -> tuple[FloatArray, ...]:
