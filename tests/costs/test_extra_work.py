@@ -13,6 +13,7 @@ from dippm.costs.extra_work import (
     add_turns,
     channel_blocks,
     joined_one_by_one,
+    joins_ms,
     native_batch_norms,
     reordered_images,
     rows_with_blocks,
@@ -203,6 +204,41 @@ def test_concatenations_of_whole_vectors_go_faster_than_element_by_element(
     work = Workload.from_graph(graph, precision)
     before = KernelPlan.from_workload(work, software=Software.parse("torch 2.9"))
     assert joined_one_by_one(before, Layout.NCHW).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("precision", "side", "at_once"),
+    [(Precision.FP16, 28, 8), (Precision.FP16, 7, 4), (Precision.FP32, 28, 4), (Precision.FP32, 7, 4)],
+)
+def test_every_operand_of_a_concatenation_has_the_blocks_of_the_largest_one(
+    precision: Precision, side: int, at_once: int, builder: Any
+) -> None:
+    n, channels = builder.N, (65, *(3 for _ in range(20)))
+    operands = [builder.input(n, own, side, side) for own in channels]
+    builder.node(OpKind.CONCAT, operands, n, sum(channels), side, side, axis=1)
+    builder.node(OpKind.RELU, [operands[0]], n, channels[0], side, side)
+    plan, device = _plan(builder.graph(), precision), find_device("H200")
+    batches = np.array([3, 1024])
+    rates = Rates(join_block_cycles=100.0, join_cycles=1e-6)
+    node, time_ms = joins_ms(plan, plan.work.at(batches), device=device, layout=Layout.NCHW, rates=rates)
+    assert node.tolist() == [0]
+    blocks = np.minimum(np.ceil(batches * 65 * side**2 / (128 * at_once)), 32 * device.sm_count)
+    expected = 21 * blocks * 100.0 / (device.sm_count * device.boost_clock_mhz * 1e3)
+    assert time_ms[:, 0] == pytest.approx(expected)
+    _, of_elements = joins_ms(
+        plan, plan.work.at(batches), device=device, layout=Layout.NCHW, rates=Rates(join_cycles=1.2)
+    )
+    one_by_one = joined_one_by_one(plan, Layout.NCHW).tolist() == [0]
+    assert one_by_one == (side == 7)
+    assert (of_elements > 0.0).all() == one_by_one
+
+
+def test_models_without_concatenations_have_none(builder: Any) -> None:
+    builder.node(OpKind.RELU, [builder.input(builder.N, 8)], builder.N, 8)
+    plan = _plan(builder.graph())
+    rates = Rates(join_cycles=1.2, join_block_cycles=155.0)
+    node, time_ms = joins_ms(plan, plan.work.at([1, 2]), device=find_device("T4"), layout=Layout.NCHW, rates=rates)
+    assert (node.tolist(), time_ms.shape) == ([], (2, 0))
 
 
 @pytest.mark.parametrize(("axis", "in_vectors"), [(0, True), (1, True), (2, True), (3, False), (4, False)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Layout, Mode
 from dippm.costs.depthwise import is_depthwise
@@ -66,6 +67,8 @@ _IS_BF16 = mark(DType, [DType.BFLOAT16])
 _WITH_NATIVE_NORMS = frozenset({Precision.AMP_BF16, Precision.BF16, Precision.FP16})
 _HALF_BYTES = 2.0
 _VECTOR_BYTES = 16
+# Threads of a block of a concatenation, and blocks at most for each operand and multiprocessor.
+_THREADS_OF_A_JOIN, _BLOCKS_OF_AN_OPERAND = 128.0, 32.0
 
 
 def add_extra_work(
@@ -100,7 +103,7 @@ def add_extra_work(
         for own, device in zip(busy_ms, devices, strict=True):
             node, placed = placed_ms(plan, at, device=device, mode=conditions.mode, rates=rates)
             own[:, node] += placed
-    if rates.join_cycles:
+    if rates.join_cycles or rates.join_block_cycles:
         for own, device in zip(busy_ms, devices, strict=True):
             node, join_ms = joins_ms(plan, at, device=device, layout=conditions.layout, rates=rates)
             own[:, node] = np.maximum(own[:, node], gap_ms + join_ms)
@@ -179,10 +182,49 @@ def placed_ms(
 def joins_ms(
     plan: KernelPlan, at: WorkloadAt, *, device: DeviceSpec, layout: Layout, rates: Rates
 ) -> tuple[IndexArray, FloatArray]:
-    """Concatenations that copy element by element, and what their elements take, ms, [n] and [B, n]."""
-    node = joined_one_by_one(plan, layout)
-    elements = evaluate(plan.work.sizes.elements_of(plan.work.sizes.outputs(node)), at.batches)
-    return node, rates.join_cycles * elements / (device.sm_count * _cycles_per_ms(device))
+    """Concatenations, and what their elements or their blocks take, ms, [n] and [B, n].
+
+    Those that copy element by element take cycles for each. All of them give every operand as many blocks of threads
+    as the largest one has work for, but no more than 32 for a multiprocessor: where there are many operands, as in a
+    DenseNet, most blocks find nothing to do, and have to be started all the same.
+
+    Source: ``getCatGridContig`` and ``CatArrayBatchedCopy`` in PyTorch's ``ATen/native/cuda/Shape.cu``.
+    """
+    node, is_one_by_one, operands, per_block, elements, of_operands = _joins(plan, layout)
+    sm_cycles_per_ms = device.sm_count * _cycles_per_ms(device)
+    elements_ms = rates.join_cycles / sm_cycles_per_ms * np.where(is_one_by_one, evaluate(elements, at.batches), 0.0)
+    if not len(node) or not rates.join_block_cycles:
+        return node, elements_ms
+    first = np.cumsum(operands) - operands
+    largest = np.maximum.reduceat(evaluate(of_operands, at.batches), first, axis=1)
+    blocks = operands * np.minimum(np.ceil(largest / per_block), _BLOCKS_OF_AN_OPERAND * device.sm_count)
+    return node, np.maximum(elements_ms, rates.join_block_cycles / sm_cycles_per_ms * blocks)
+
+
+@keep_answers
+def _joins(
+    plan: KernelPlan, layout: Layout
+) -> tuple[IndexArray, npt.NDArray[np.bool_], IndexArray, FloatArray, FloatArray, FloatArray]:
+    """Concatenations with the batch left open.
+
+    Returns:
+        The nodes, whether each copies one by one, how many operands it has, how many elements a block copies, and the
+        elements of the results and of all operands.
+
+    Shapes:
+        [n] each, but for the last two: [n, D] and [operands of all, D].
+    """
+    sizes, types, edges = plan.work.sizes, plan.work.types, plan.work.sizes.edges
+    read = np.flatnonzero(sizes.is_kind(OpKind.CONCAT)[edges.read_node])
+    reader, operand = edges.read_node[read], edges.read_tensor[read]
+    node, operands = np.unique(reader, return_counts=True)
+    result = sizes.outputs(node)
+    is_one_by_one = np.isin(node, joined_one_by_one(plan, layout))
+    element_bytes = np.maximum(types.tensor_bytes[result], 1.0)
+    # Numbers of 16 bits are copied four at a time where rows are no whole vectors.
+    at_once_bytes = np.where(is_one_by_one & (element_bytes <= _HALF_BYTES), _VECTOR_BYTES / 2, _VECTOR_BYTES)
+    per_block = _THREADS_OF_A_JOIN * np.maximum(at_once_bytes / element_bytes, 1.0)
+    return node, is_one_by_one, operands, per_block, sizes.elements_of(result), sizes.elements_of(operand)
 
 
 @keep_answers

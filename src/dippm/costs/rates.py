@@ -40,6 +40,8 @@ class Rates:
         join: The same of concatenation and padding, which copy rows as they are.
         join_cycles: Cycles of a multiprocessor for each element of a concatenation that goes element by element
             (:func:`dippm.costs.extra_work.joined_one_by_one`). 0 where bytes alone count.
+        join_block_cycles: Cycles for which a block of threads of a concatenation keeps a multiprocessor busy, whether
+            it finds anything to do or not (:func:`dippm.costs.extra_work.joins_ms`). 0 where bytes alone count.
         move: The same of copies that change an order, gathering, resizing.
         pool: The same of pooling and reductions.
         gap_us: Least time between the starts of two dependent kernels, microseconds.
@@ -102,6 +104,7 @@ class Rates:
     cache_bytes_per_cycle: float = 0.0
     element_cycles: float = 0.0
     join_cycles: float = 0.0
+    join_block_cycles: float = 0.0
     pool_element_cycles: float = 0.0
     pool_tap_cycles: float = 0.0
     group_norm_cycles: float = 0.0

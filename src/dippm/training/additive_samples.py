@@ -281,6 +281,7 @@ def shared_rates() -> Rates:
         Calibration.read().rates,
         row_cycles=0.0,
         join_cycles=0.0,
+        join_block_cycles=0.0,
         pool_element_cycles=0.0,
         pool_tap_cycles=0.0,
         plane_cycles=0.0,

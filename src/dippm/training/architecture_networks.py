@@ -86,6 +86,8 @@ _LAWS = {
         "stream",
         "cache_bytes_per_cycle",
         "element_cycles",
+        "join_cycles",
+        "join_block_cycles",
         "pool_element_cycles",
         "pool_tap_cycles",
         "group_norm_cycles",
