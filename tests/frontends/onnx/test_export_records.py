@@ -154,3 +154,41 @@ def test_norms_of_a_module_are_in_its_file_as_it_runs_them() -> None:
         program = torch.onnx.export(module, (torch.zeros(2, 4, 8),), dynamo=True, verbose=False).model_proto
     kinds = [node.kind.value for node in read_onnx(program).nodes]
     assert kinds == ["rms_norm", "pow", "reduce", "add", "unary", "mul", "layer_norm"]
+
+
+@pytest.mark.slow
+def test_operators_that_the_exporter_takes_apart_are_the_modules() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    from dippm.frontends.inputs import parse_input_shapes
+    from dippm.frontends.torch import read_module
+
+    class Several(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.pair = torch.nn.Bilinear(8, 8, 3)
+
+        def forward(self, x: Any, y: Any) -> Any:
+            x = torch.nn.functional.softplus(torch.lerp(x, y, 0.3)) + torch.log1p(torch.atan2(x, y)) + torch.trunc(x)
+            values, places = torch.max(torch.addcmul(x, x, y, value=0.5), 1, keepdim=True)
+            values = values.masked_fill((x > 0).any(1, keepdim=True), 1.0).add(y, alpha=2)
+            values[values > 2] = 0.5
+            return self.pair(values, y), places
+
+    def described(graph: Any) -> list[tuple[str, Any]]:
+        nodes = [(node.kind.value, node.attributes.get("function")) for node in graph.nodes]
+        kept = [("matmul", None) if kind == "linear" else (kind, function) for kind, function in nodes]
+        return sorted(node for node in kept if node[0] not in ("view", "copy", "fill", "scatter"))
+
+    module = Several().eval()
+    sample = (torch.rand(2, 8), torch.rand(2, 8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module, sample, dynamo=True, verbose=False).model_proto
+    found = described(read_onnx(program))
+    # In the file, what is written where a mask is true is chosen; the module writes it into a copy.
+    found.remove(("binary", "where"))
+    assert [kind for kind, _ in found] == [
+        kind for kind, _ in described(read_module(module, input=parse_input_shapes(["8", "8"])))
+    ]
+    assert not {"cast", "gather", "unknown"} & {kind for kind, _ in found}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dippm.errors import ModelReadError, UnsupportedError
 from dippm.frontends.onnx.decoding import Decoder, decode_scope
 from dippm.frontends.onnx.element_types import element_type
-from dippm.frontends.onnx.export_records import find_untrained, find_written_norms
+from dippm.frontends.onnx.export_records import find_noted_operators, find_untrained, find_written_norms
 from dippm.frontends.onnx.external_data import ExternalFiles
 from dippm.frontends.onnx.ops import find_rule
 from dippm.frontends.onnx.ordering import order_nodes, remove_unused
@@ -130,6 +130,7 @@ class _Lowering:
                 program.declared[number] = _declared_type(info.type)
         program.untrained.update(scope.names[name] for name in find_untrained(graph) if name in scope.names)
         program.norms = find_written_norms(self._model, program.opset)
+        program.noted = find_noted_operators(graph)
         remove_unused(program)
         assign_roles(program)
         missing = self._decoder.files.missing

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from dippm.graph import DType, TensorRole
 from dippm.graph.passes.fuse_layer_norm import WrittenNorms
+from dippm.graph.passes.fuse_noted_operators import NotedOperator
 
 __all__ = ["ABSENT", "Array", "AttributeValue", "Block", "InputDeclaration", "Op", "Program", "Weight", "describe_node"]
 
@@ -124,6 +125,7 @@ class Program:
         declared: Type and shape that the file states for values between operators; -1 for an open dimension.
         opset: Version of the standard opset.
         norms: Which norms that stand written out were one operator of the framework.
+        noted: Which other operators were part of one, by the names of what they write.
         warnings: What to tell the user.
         is_training: Whether it is run as in training, where dropout is active.
     """
@@ -139,6 +141,7 @@ class Program:
     declared: dict[int, tuple[DType, tuple[int, ...] | None]] = field(default_factory=dict)
     opset: int = 0
     norms: WrittenNorms = field(default_factory=WrittenNorms)
+    noted: dict[str, NotedOperator] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     is_training: bool = False
 

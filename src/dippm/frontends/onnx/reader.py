@@ -111,7 +111,7 @@ def read_onnx(
             graph = drop_idle_views(_read(program, plan, name, batch_hint))
             if not is_converted:  # else canonicalize does it, for layers of any module
                 graph = _with_whole_recurrent_modules(graph)
-            return canonicalize(graph, is_converted=is_converted, norms=program.norms)
+            return canonicalize(graph, is_converted=is_converted, norms=program.norms, noted=program.noted)
 
         graph = read_planned(plan)
         if plan.has_batch and not plan.is_batch_named:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Graph
@@ -15,6 +15,7 @@ from dippm.graph.passes.fold_constants import fold_constants
 from dippm.graph.passes.fold_weight_views import fold_weight_views
 from dippm.graph.passes.fuse_attention import fuse_attention, fuse_converted_attention
 from dippm.graph.passes.fuse_batch_norm import fuse_batch_norm
+from dippm.graph.passes.fuse_cases import fuse_cases
 from dippm.graph.passes.fuse_convolution_bias import fuse_convolution_bias
 from dippm.graph.passes.fuse_einsum_attention import fuse_einsum_attention
 from dippm.graph.passes.fuse_einsum_linear import fuse_einsum_linear
@@ -26,6 +27,7 @@ from dippm.graph.passes.fuse_im2col import fuse_im2col
 from dippm.graph.passes.fuse_layer_norm import WrittenNorms, fuse_layer_norm
 from dippm.graph.passes.fuse_linear import fuse_linear
 from dippm.graph.passes.fuse_moment_norm import fuse_moment_norm
+from dippm.graph.passes.fuse_noted_operators import NotedOperator, fuse_noted_operators
 from dippm.graph.passes.fuse_recurrent_cells import fuse_recurrent_cells
 from dippm.graph.passes.fuse_reshaped_linear import fuse_reshaped_linear
 from dippm.graph.passes.fuse_roll import fuse_roll
@@ -52,6 +54,7 @@ FUSIONS: tuple[Pass, ...] = (
     fuse_recurrent_cells,
     fuse_gelu,
     fuse_gates,
+    fuse_cases,
     fuse_layer_norm,
     fuse_batch_norm,
     fuse_group_norm,
@@ -90,7 +93,13 @@ CONVERTED_FUSIONS: tuple[Pass, ...] = (
 """Passes that put together, before the others, what only the converters of other frameworks take apart."""
 
 
-def canonicalize(graph: Graph, *, is_converted: bool = False, norms: WrittenNorms | None = None) -> Graph:
+def canonicalize(
+    graph: Graph,
+    *,
+    is_converted: bool = False,
+    norms: WrittenNorms | None = None,
+    noted: Mapping[str, NotedOperator] | None = None,
+) -> Graph:
     """Put decomposed operators together, then settle views and copies; what nothing uses is dropped.
 
     Args:
@@ -98,6 +107,7 @@ def canonicalize(graph: Graph, *, is_converted: bool = False, norms: WrittenNorm
         is_converted: Whether it came through the converter of a framework other than PyTorch. Parts that a PyTorch
             module would launch one by one are then what the converter made of one operator.
         norms: Which norms that stand written out were one operator; None where all were.
+        noted: What else was part of one operator, by the names of the tensors that the parts write.
     """
     if is_converted:
         for fuse in CONVERTED_FUSIONS:
@@ -105,6 +115,11 @@ def canonicalize(graph: Graph, *, is_converted: bool = False, norms: WrittenNorm
             editor = GraphEditor(graph)
             fuse(editor)
             graph = editor.to_graph()
+    if noted:
+        editor = GraphEditor(graph)
+        editor.drop_unused()
+        fuse_noted_operators(editor, noted)
+        graph = editor.to_graph()
     editor = GraphEditor(graph)
     editor.drop_unused()
     for fuse in FUSIONS:
