@@ -193,6 +193,15 @@ def test_layers_of_a_recurrent_network_are_one_operator(paddle: Any, save: Calla
     assert graph.parameter_count == sum(int(item.size) for item in layer.parameters())
 
 
+@pytest.mark.parametrize(("steps", "given"), [(None, "5,4"), (5, None)])
+def test_a_recurrent_layer_that_takes_time_first(paddle: Any, tmp_path: Path, steps: int | None, given: Any) -> None:
+    spec = paddle.static.InputSpec([steps, None, 4], "float32", "x")
+    paddle.jit.save(paddle.nn.LSTM(4, 8, time_major=True), str(tmp_path / "m"), input_spec=[spec])
+    graph = dippm.load(tmp_path / "m.json", input=given)
+    assert graph.tensors[graph.inputs[0]].shape == ((0, 5), (1, 0), (0, 4))
+    assert any("takes time first" in warning for warning in graph.warnings) is (steps is None)
+
+
 def test_causal_attention_is_one_operator(paddle: Any, save: Callable[..., Path]) -> None:
     class Attention(paddle.nn.Layer):  # type: ignore[name-defined, misc]
         def __init__(self) -> None:

@@ -213,9 +213,41 @@ def test_what_the_converter_left_out_is_named(lack: str) -> None:
 def test_the_open_first_dimension_is_the_batch() -> None:
     graph = linear()
     graph.input.append(helper.make_tensor_value_info("mask", FLOAT, [3, "dim_7", 5]))
-    worker._name_batch(graph)
-    sizes = [[size.dim_param or size.dim_value for size in each.type.tensor_type.shape.dim] for each in graph.input]
-    assert sizes == [["batch", 4], [3, "mask_1", 5]]
+    worker._name_batch(graph, is_time_first=False)
+    assert sizes(graph) == [["batch", 4], [3, "mask_1", 5]]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "named"),
+    [
+        ([["a", "b", 64]], [[0, "x_1", 64]]),  # an open dimension without a name is either
+        ([[50, "b", 64]], [[50, "batch", 64]]),
+        ([[50, "b", 64], [2, "c", 128]], [[50, "batch", 64], [2, "batch", 128]]),
+        ([["a", 50, 64]], [["batch", 50, 64]]),
+        ([["a", "b", 64], ["c"]], [[0, "x_1", 64], [0]]),
+    ],
+)
+def test_the_batch_behind_the_time_is_not_passed_over(
+    shapes: list[list[int | str]], named: list[list[int | str]]
+) -> None:
+    graph = linear()
+    del graph.input[:]
+    graph.input.extend(helper.make_tensor_value_info("xyz"[at], FLOAT, shape) for at, shape in enumerate(shapes))
+    worker._name_batch(graph, is_time_first=True)
+    assert sizes(graph) == named
+
+
+@pytest.mark.parametrize(("maker", "is_first"), [("pd_op.transpose", False), ("pd_op.data", True)])
+def test_a_layer_takes_time_first_where_nothing_turns_what_it_reads(maker: str, is_first: bool) -> None:
+    class Layer(Operator):
+        def operands_source(self) -> list[Any]:
+            return [SimpleNamespace(get_defining_op=lambda: Operator(maker))]
+
+    assert worker._takes_time_first(program_of(Operator("pd_op.data"), Layer("pd_op.rnn"))) is is_first
+
+
+def sizes(graph: GraphProto) -> list[list[int | str]]:
+    return [[size.dim_param or size.dim_value for size in each.type.tensor_type.shape.dim] for each in graph.input]
 
 
 class Paddle:

@@ -21,6 +21,7 @@ __all__: list[str] = []
 # The first opset in which a layer norm is one operator.
 _OPSET = 17
 _BATCH = "batch"
+_SEQUENCE_RANK = 3
 _CURE = "Export the model again without them, or convert it to ONNX yourself and give the .onnx file."
 _ONNX_TYPES = {
     "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
@@ -77,7 +78,7 @@ def main(request: ConversionRequest) -> None:
     _drop_stand_ins(model.graph)
     _declare_weights(model.graph, program)
     _check_complete(model.graph, name)
-    _name_batch(model.graph)
+    _name_batch(model.graph, is_time_first=_takes_time_first(program))
     onnx.save(model, str(request.onnx_path))
 
 
@@ -221,12 +222,30 @@ def _declare_weights(graph: Any, program: Any) -> None:
         weight.data_type = _ONNX_TYPES[str(value.dtype).removeprefix("paddle.")]
 
 
-def _name_batch(graph: Any) -> None:
-    """Call an open first dimension the batch; the converter numbers open dimensions."""
-    for described in graph.input:
-        for axis, size in enumerate(described.type.tensor_type.shape.dim):
+def _name_batch(graph: Any, *, is_time_first: bool) -> None:
+    """Call an open first dimension the batch; the converter numbers open dimensions.
+
+    Where a layer takes time first, an open second dimension may be the batch: that is left to whoever reads the graph
+    where both are open, and settled where the first has a size.
+    """
+    shapes = [(described.name, described.type.tensor_type.shape.dim) for described in graph.input]
+    is_first_open = any(shape[0].HasField("dim_param") for _, shape in shapes if shape)
+    are_both_open = any(
+        len(shape) == _SEQUENCE_RANK and all(size.HasField("dim_param") for size in shape[:2]) for _, shape in shapes
+    )
+    batch_axis = 0 if is_first_open or not is_time_first else 1
+    for name, shape in shapes:
+        for axis, size in enumerate(shape):
             if size.HasField("dim_param"):
-                size.dim_param = _BATCH if axis == 0 else f"{described.name}_{axis}"
+                is_unclear = axis == batch_axis and is_time_first and are_both_open
+                size.dim_param = "" if is_unclear else _BATCH if axis == batch_axis else f"{name}_{axis}"
+
+
+def _takes_time_first(program: Any) -> bool:
+    """Whether a recurrent layer reads what no transposition has brought into its order: it takes time first."""
+    layers = [operator for operator in _operators(program.global_block()) if operator.name() == "pd_op.rnn"]
+    makers = [layer.operands_source()[0].get_defining_op() for layer in layers]
+    return any(maker is not None and maker.name() != "pd_op.transpose" for maker in makers)
 
 
 if __name__ == "__main__":
