@@ -91,7 +91,7 @@ def packed_attention(call: Call) -> list[Value]:
     sizes = call.ints_attribute("qkv_hidden_sizes") or [weight.shape[1] // 3] * 3
     if len(sizes) != 3 or sum(sizes) != projected.shape[2]:
         raise ShapeError(f"sizes {sizes[:3]} do not make up {projected.shape[2]}")
-    q, k, v = (split_heads(call, part, heads) for part in _slices(call, projected, sizes))
+    q, k, v = (split_heads(call, part, heads) for part in slice_last(call, projected, sizes))
     past = call.optional(4)
     if past is not None:
         if len(past.shape) != 5 or past.shape[0] != 2:
@@ -135,7 +135,7 @@ def _projected(call: Call, bias: Value | None) -> list[Value]:
             return _unpack(call, x, 3)
         if len(x.shape) != 3 or x.shape[2] % 3:
             raise ShapeError("it lacks keys or values")
-        return [split_heads(call, part, heads) for part in _slices(call, x, [x.shape[2] // 3] * 3)]
+        return [split_heads(call, part, heads) for part in slice_last(call, x, [x.shape[2] // 3] * 3)]
     if value is None:
         # [batch, length, heads, 2, size]
         if len(key.shape) != 5:
@@ -146,7 +146,7 @@ def _projected(call: Call, bias: Value | None) -> list[Value]:
     if bias is not None:
         # Those in heads already, of another sequence, have theirs.
         flat = [position for position, part in enumerate(parts) if len(part.shape) == 3]
-        addends = _slices(call, bias, [parts[position].shape[2] for position in flat])
+        addends = slice_last(call, bias, [parts[position].shape[2] for position in flat])
         for position, addend in zip(flat, addends, strict=True):
             part = parts[position]
             parts[position] = call.emit(OpKind.ADD, [part, addend], part.shape, part.dtype)
@@ -162,7 +162,7 @@ def _unpack(call: Call, x: Value, count: int) -> list[Value]:
     return [call.view(piece, (batch, heads, length, size), "transpose", perm=(0, 2, 1, 3)) for piece in pieces]
 
 
-def _slices(call: Call, x: Value, widths: Sequence[int]) -> list[Value]:
+def slice_last(call: Call, x: Value, widths: Sequence[int]) -> list[Value]:
     """Neighbouring pieces of the last dimension."""
     axis = len(x.shape) - 1
     return [call.view(x, (*x.shape[:axis], width), "slice", axis=axis) for width in widths]
@@ -186,7 +186,7 @@ def group_query_attention(call: Call) -> list[Value]:
         if len(x.shape) != 3 or total < 1 or x.shape[2] % total:
             raise ShapeError(f"{list(x.shape)} does not split into {total} heads")
         size = x.shape[2] // total
-        x, key, value = _slices(call, x, [heads * size, kv_heads * size, kv_heads * size])
+        x, key, value = slice_last(call, x, [heads * size, kv_heads * size, kv_heads * size])
     q, k, v = split_heads(call, x, heads), split_heads(call, key, kv_heads), split_heads(call, value, kv_heads)
     if call.int_attribute("do_rotary"):
         positions, *tables = _ROTARY_INPUTS[call.op.op_type]
