@@ -20,11 +20,8 @@ _PARTS = 2
 def _write_rfft(graph: Any, node: Any, _name: str, _args: object) -> None:
     """``RFFT``: the last dimension, cut or filled up to a given length, becomes frequencies."""
     signal, length = node.input
-    kind, shape, made = graph.get_dtype(signal), graph.get_shape(signal), graph.get_shape(node.output[0])
-    foreign = {each.type for each in graph.find_output_consumers(node.output[0])} - FOURIER_HANDLERS.keys()
-    if foreign or shape is None:
-        what = f"{', '.join(sorted(foreign))} of complex numbers" if foreign else "signals of unknown rank"
-        raise ValueError(f"a Fourier transform is converted where its magnitude or parts are read, not {what}")
+    kind, made = graph.get_dtype(signal), graph.get_shape(node.output[0])
+    shape = _shape_of_signal(graph, node)
     lone = graph.make_node("Unsqueeze", [signal, _constant(graph, [-1])], dtypes=[kind]).output[0]
     length = graph.make_node("Cast", [length], attr={"to": _int64()}).output[0]
     length = graph.make_node("Squeeze", [length]).output[0]
@@ -38,6 +35,51 @@ def _write_rfft(graph: Any, node: Any, _name: str, _args: object) -> None:
         shapes=[[*(made or [-1] * len(shape)), _PARTS]],
         dtypes=[kind],
     )
+
+
+def _shape_of_signal(graph: Any, node: Any) -> list[int]:
+    """The shape of what is transformed or put together, if nothing reads complex numbers that is not written here."""
+    shape = graph.get_shape(node.input[0])
+    foreign = {each.type for each in graph.find_output_consumers(node.output[0])} - FOURIER_HANDLERS.keys()
+    if foreign or shape is None:
+        what = f"{', '.join(sorted(foreign))} of complex numbers" if foreign else "signals of unknown rank"
+        raise ValueError(f"a Fourier transform is converted where its magnitude or parts are read, not {what}")
+    return list(shape)
+
+
+def _write_complex(graph: Any, node: Any, _name: str, _args: object) -> None:
+    """``Complex``: two tensors become the parts of one."""
+    kind, shape = graph.get_dtype(node.input[0]), _shape_of_signal(graph, node)
+    last = _constant(graph, [-1])
+    parts = [graph.make_node("Unsqueeze", [part, last], dtypes=[kind]).output[0] for part in node.input]
+    graph.remove_node(node.name)
+    shapes = [[*shape, _PARTS]]
+    graph.make_node(
+        "Concat", parts, attr={"axis": -1}, name=node.name, outputs=node.output, shapes=shapes, dtypes=[kind]
+    )
+
+
+def _write_fft(axes: int, *, is_inverse: bool) -> Callable[[Any, Any, str, object], None]:
+    """``FFT`` and its kin: the last dimensions of complex numbers, one after another."""
+
+    def write(graph: Any, node: Any, _name: str, _args: object) -> None:
+        whole = _shape_of_signal(graph, node)
+        parts, outputs = node.input[0], node.output
+        source = graph.get_node_by_output(parts)
+        # One that is written already holds the parts in a dimension of their own.
+        is_written = source is not None and source.type in ("Concat", "DFT")
+        rank = len(whole) - int(is_written)
+        kind = graph.get_dtype(source.input[0] if is_written else parts)
+        shape = whole if is_written else [*whole, _PARTS]
+        graph.remove_node(node.name)
+        for axis in range(rank - 1, rank - axes - 1, -1):
+            is_last = axis == rank - axes
+            given = {"name": node.name, "outputs": outputs} if is_last else {}
+            attributes = {"axis": axis, "onesided": 0, "inverse": int(is_inverse)}
+            made = graph.make_node("DFT", [parts], attr=attributes, shapes=[shape], dtypes=[kind], **given)
+            parts = made.output[0]
+
+    return write
 
 
 def _write_part(place: int) -> Callable[[Any, Any, str, object], None]:
@@ -86,6 +128,12 @@ def _int64() -> int:
 FOURIER_HANDLERS: Mapping[str, tuple[Callable[[Any, Any, str, object], None], list[object]]] = MappingProxyType(
     {
         "RFFT": (_write_rfft, []),
+        "Complex": (_write_complex, []),
+        **{
+            f"{prefix}FFT{suffix}": (_write_fft(axes, is_inverse=bool(prefix)), [])
+            for axes, suffix in ((1, ""), (2, "2D"), (3, "3D"))
+            for prefix in ("", "I")
+        },
         "Real": (_write_part(0), []),
         "Imag": (_write_part(1), []),
         "ComplexAbs": (_write_magnitude, []),
