@@ -102,5 +102,11 @@ def test_empty_like_keeps_the_order_of_dimensions(strides: tuple[int, ...]) -> N
     assert empty_like(tensor.to("meta")).stride() == torch.empty_like(tensor).stride() or 0 in strides
 
 
+def test_a_log_sigmoid_keeps_nothing_beside_its_result() -> None:
+    graph = read_module(torch.nn.LogSigmoid(), input=parse_input_shapes("8"))
+    (node,) = graph.nodes
+    assert [[dim.at(4) for dim in graph.tensors[index].shape] for index in node.outputs] == [[4, 8], [0]]
+
+
 def test_every_operator_kept_whole_has_a_shape_rule() -> None:
     assert set(SHAPE_RULES) >= KEPT_WHOLE

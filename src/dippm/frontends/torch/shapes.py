@@ -97,6 +97,12 @@ def _dropout(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     return empty_like(x), empty_like(x, dtype=torch.bool)
 
 
+def _log_sigmoid(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The buffer that the CPU fills for the gradient is empty on a GPU."""
+    x = arguments["self"]
+    return empty_like(x), _new(x, (0,))
+
+
 def _attention(arguments: Mapping[str, Any]) -> torch.Tensor:
     query, key, value = arguments["query"], arguments["key"], arguments["value"]
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
@@ -409,6 +415,7 @@ SHAPE_RULES: Mapping[str, _ShapeRule] = {
     "instance_norm": _like_input,
     "rms_norm": _like_input,
     "native_dropout": _dropout,
+    "log_sigmoid_forward": _log_sigmoid,
     "_softmax": _row_by_row,
     "_log_softmax": _row_by_row,
     "convolution": _convolution,
