@@ -103,9 +103,10 @@ class GraphEditor:
         return self.is_stored(tensor if cast is None else cast.inputs[0])
 
     def before_cast(self, tensor: int) -> int:
-        """What a tensor is a cast of, for nobody else; the tensor itself where it is none."""
+        """What a tensor is a cast of, where nothing else reads either; the tensor itself where it is none."""
         cast = self.writer_of_kind(tensor, OpKind.CAST)
-        return tensor if cast is None or self.only_reader(cast.inputs[0]) < 0 else cast.inputs[0]
+        is_alone = cast is not None and self.only_reader(tensor) >= 0 and self.only_reader(cast.inputs[0]) >= 0
+        return cast.inputs[0] if cast is not None and is_alone else tensor
 
     def after_cast(self, tensor: int) -> int:
         """What a tensor is cast to, where nothing else reads it; the tensor itself where it is not."""

@@ -231,3 +231,10 @@ def test_scores_that_mixed_precision_widens_for_the_softmax(sketch, after) -> No
     graph = sketch.node("y", OpKind.MATMUL, "n v", *HEADS).graph("y")
     assert ("attention", "q k v") in after(fuse_converted_attention, graph)
     assert "attention" not in [kind for kind, _ in after(fuse_attention, graph)]
+
+
+def test_widened_scores_that_are_an_output_too_are_no_part_of_attention(sketch, after) -> None:
+    spelled_out(sketch).node("c", OpKind.CAST, "s").node("t", OpKind.MUL, "c", scalar=0.5)
+    sketch.node("w", OpKind.SOFTMAX, "t", axes=(3,)).node("n", OpKind.CAST, "w")
+    graph = sketch.node("y", OpKind.MATMUL, "n v", *HEADS).graph("y", "c")
+    assert "attention" not in [kind for kind, _ in after(fuse_converted_attention, graph)]

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
@@ -181,7 +182,8 @@ def test_sums_over_other_dimensions_are_no_attention(builder: Any, first: int, s
     assert OpKind.ATTENTION not in kinds(fused(builder))
 
 
-def test_scores_that_mixed_precision_widens_for_the_softmax(builder: Any) -> None:
+@pytest.mark.parametrize("is_output", [False, True])
+def test_scores_that_mixed_precision_widens_for_the_softmax(builder: Any, is_output: bool) -> None:
     n = builder.N
     q, k, v = (builder.input(n, 16, HEADS, SIZE) for _ in range(3))
     scores = builder.node(OpKind.MATMUL, [q, k], n, HEADS, 16, 16, contracted=SIZE)
@@ -190,7 +192,9 @@ def test_scores_that_mixed_precision_widens_for_the_softmax(builder: Any) -> Non
     weights = builder.node(OpKind.SOFTMAX, [scaled], n, HEADS, 16, 16, axes=(3,))
     narrow = builder.node(OpKind.CAST, [weights], n, HEADS, 16, 16)
     builder.node(OpKind.MATMUL, [narrow, v], n, 16, HEADS, SIZE, contracted=16)
-    editor = GraphEditor(builder.graph())
+    graph = builder.graph()
+    editor = GraphEditor(replace(graph, outputs=(*graph.outputs, wide)) if is_output else graph)
     fuse_einsum_attention(editor)
     editor.drop_unused()
-    assert kinds(editor.to_graph()) == {OpKind.VIEW, OpKind.ATTENTION}
+    found = kinds(editor.to_graph())
+    assert found == ({*kinds(graph)} if is_output else {OpKind.VIEW, OpKind.ATTENTION})
