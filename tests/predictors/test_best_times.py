@@ -386,28 +386,40 @@ def test_a_captured_graph_of_small_kernels_takes_their_starts_and_ends(times: Be
     x = builder.input(builder.N, 16)
     for _ in range(50):
         x = builder.node(OpKind.SIGMOID, [x], builder.N, 16)
-    (found,) = _of(times, _prepared(builder.graph(x), precision="amp", runtime="cuda-graph"), "RTX 3090")
+    (found,) = _of(times, _prepared(builder.graph(x), precision="amp", runtime="cuda-graph"), "RTX 4090")
     assert found.share_ms.sum(axis=1) == pytest.approx(50 * 2.1e-3, rel=1e-6)
 
 
-@pytest.mark.parametrize("device", ["A100", "V100", "A30"])
-def test_small_kernels_of_a_captured_graph_take_no_more_cycles_than_on_a_better_card(
-    times: BestTimes, builder: Any, device: str
+@pytest.mark.parametrize(
+    ("device", "precision"),
+    [
+        ("A100", "amp"),
+        ("V100", "amp"),
+        ("A30", "fp16"),
+        ("RTX 3090", "amp"),
+        ("A10", "amp"),
+        ("T4", "fp32"),
+        ("A100", "fp32"),
+    ],
+)
+def test_small_kernels_of_a_captured_graph_take_what_a_better_card_and_its_cycles_allow(
+    times: BestTimes, builder: Any, device: str, precision: str
 ) -> None:
-    """Networks of eager calls, behind whose host they hide, say that they take longer the smaller they are."""
+    """Networks of eager calls, behind whose host they hide, know nothing of them."""
     n, x = builder.N, builder.input(builder.N, 64, 7, 7)
     for _ in range(20):
         inputs = [x, builder.weight(64, 64, 1, 1)]
         x = builder.node(OpKind.CONV, inputs, n, 64, 7, 7, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
         x = builder.node(OpKind.HARD_SWISH, [x], n, 64, 7, 7)
-    conditions = Conditions.parse(precision="amp", runtime="cuda-graph")
+    conditions = Conditions.parse(precision=precision, runtime="cuda-graph")
     compiled = CompiledGraphs.of([builder.graph(x)], conditions, DEFAULT_SOFTWARE)
     prepared = PreparedGraphs.of(compiled, batches=[1, 2, 4, 8], conditions=conditions)
     here, better = times.break_down(prepared, [find_device(device), find_device("H100")])
     for small, large in pairwise(here.latency_ms[:, 0].tolist()):
-        assert small <= large * 1.001
+        assert small <= large * 1.01
     clocks = find_device("H100").boost_clock_mhz / find_device(device).boost_clock_mhz
     assert (here.latency_ms <= 2.0 * clocks * better.latency_ms).all()
+    assert (here.latency_ms >= 0.999 * better.latency_ms).all()
 
 
 def _two_layers(builder: Any, **of_first: Any) -> Graph:

@@ -148,6 +148,11 @@ class AdditivePredictor:
         near = _NEAR.get(conditions.precision)
         return near is not None and self.covers(device, replace(conditions, precision=near))
 
+    def knows_captured(self, conditions: Conditions) -> bool:
+        """Whether networks answer for such conditions that were trained on captured calls."""
+        corrector = self._correctors.get(_regime_of(conditions))
+        return corrector is not None and Runtime.CUDA_GRAPH.value in corrector.artefact.measured.get("runtimes", ())
+
     def is_measured(self, device: DeviceSpec, conditions: Conditions) -> bool:
         """Whether the networks were trained on this device under these conditions."""
         if not self.covers(device, conditions):

@@ -24,7 +24,14 @@ from dippm.features.physical import PhysicalPlan
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
-from dippm.predictors.least_times import least_ms, likely_least_ms, most_small_ms, one_by_one_ms, small_kernels_ms
+from dippm.predictors.least_times import (
+    SMALL_MS,
+    least_ms,
+    likely_least_ms,
+    most_small_ms,
+    one_by_one_ms,
+    small_kernels_ms,
+)
 from dippm.predictors.other_arithmetic import exchange_others
 from dippm.predictors.prepared_graph import PreparedGraphs
 from dippm.predictors.pure_half import mix_by_novelty
@@ -133,30 +140,42 @@ class _Card:
         likely = np.maximum(least, likely_least_ms(prepared, device, self.host))
         likely = np.maximum(likely, prepared.weights.likely_ms(device))
         most = None
-        if not self._knows_kernels:
-            likely = np.maximum(likely, one_by_one_ms(prepared, device, self.host, least=least))
+        if self.prepared.conditions.runtime is not Runtime.COMPILE:
+            if not self._knows_kernels:
+                likely = np.maximum(likely, one_by_one_ms(prepared, device, self.host, least=least))
             most = self._hold_to_better_card(likely)
         return _Limits(likely=likely, least=least, most=most)
 
     @property
     def _knows_kernels(self) -> bool:
-        """Whether networks learned of kernels on a card of such an architecture, or a compiler writes its own."""
+        """Whether networks learned of kernels on a card of such an architecture."""
         conditions = self.prepared.conditions
-        is_compiled = conditions.runtime is Runtime.COMPILE
-        return is_compiled or self.networks(conditions).knows_architecture(self.device, conditions)
+        return self.networks(conditions).knows_architecture(self.device, conditions)
+
+    def _is_held(self, conditions: Conditions) -> bool:
+        """Whether a better card with networks of its own knows more of kernels in a precision than what answers."""
+        here = self.networks(conditions)
+        if conditions.runtime is Runtime.CUDA_GRAPH:
+            return not here.knows_captured(conditions)
+        is_near = here.covers(self.device, conditions) or here.is_near(self.device, conditions)
+        return is_near and not self._knows_kernels
 
     def _hold_to_better_card(self, likely: FloatArray) -> FloatArray | None:
-        """Let networks say of no node that it is faster than on a card that is better in every figure and has its own.
+        """Let no node be said to be faster than on a card that is better in every figure and has networks of its own.
 
-        But for matrix products that read more weights than anything else: networks of one architecture saw few layers
-        of as many weights as VGG has, and data sheets tell what they take.
+        In eager calls that is asked where the networks that answer never saw a card of the architecture. Of captured
+        ones only the better card's networks know: there it holds for everything that says less of them, and of cards
+        whose kernels are known from eager calls for small kernels, which hide behind the host in these.
+
+        It does not hold for matrix products that read more weights than anything else: networks of one architecture saw
+        few layers of as many weights as VGG has, and data sheets tell what they take.
 
         Args:
             likely: What each node is likely to take at least when it runs once, ms; changed in place.
 
         Returns:
-            What small kernels take at most in a captured graph, of which that card's networks know and those of eager
-            calls do not, see :func:`~dippm.predictors.least_times.most_small_ms`; None elsewhere.
+            What small kernels take at most in a captured graph, see
+            :func:`~dippm.predictors.least_times.most_small_ms`; None in eager calls.
 
         Shapes:
             likely and result: [B, n_nodes].
@@ -167,21 +186,18 @@ class _Card:
         of_products = likely[:, product]
         most = np.full_like(likely, np.inf) if prepared.conditions.runtime is Runtime.CUDA_GRAPH else None
         for precision, conditions in prepared.as_run.items():
-            here = self.networks(conditions)
             better = self.known.additive.of_better_card(device, conditions, compiled.plan)
-            if better is None or not (here.covers(device, conditions) or here.is_near(device, conditions)):
+            if better is None or not self._is_held(conditions):
                 continue
             networks, card = better
             known = networks.time_nodes(compiled.physical, prepared.at, card, conditions)
+            least = np.minimum(known, SMALL_MS) if self._knows_kernels else known
+            is_run_so = compiled.times > 0.0
             for member in compiled.members:
-                if member.runs_in is precision:
-                    own = likely[:, member.nodes]
-                    np.maximum(own, np.where(compiled.times[member.nodes] > 0.0, known[:, member.nodes], 0.0), out=own)
+                if member.runs_in is not precision:
+                    is_run_so[member.nodes] = False
+            np.maximum(likely, np.where(is_run_so, least, 0.0), out=likely)
             if most is not None:
-                is_run_so = np.repeat(
-                    [member.runs_in is precision for member in compiled.members],
-                    [member.nodes.stop - member.nodes.start for member in compiled.members],
-                )
                 most = np.where(is_run_so, most_small_ms(prepared, known, card, device), most)
         likely[:, product] = np.where(reads_weights, of_products, likely[:, product])
         return most

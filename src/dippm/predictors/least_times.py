@@ -35,9 +35,13 @@ from dippm.graph.codes import tabulate
 from dippm.predictors.prepared_graph import PreparedGraphs
 from dippm.units import BYTES_PER_MIB, GIGA, MILLI, TERA
 
-__all__ = ["least_ms", "likely_least_ms", "most_small_ms", "one_by_one_ms", "small_kernels_ms"]
+__all__ = ["SMALL_MS", "least_ms", "likely_least_ms", "most_small_ms", "one_by_one_ms", "small_kernels_ms"]
 
 FloatArray = npt.NDArray[np.float64]
+
+SMALL_MS = 0.015
+"""Nodes that take so long on a better card are said to take twice as many cycles at most, and those that take twice as
+long five times as many, which no data sheet asks for. Some convolutions are three small kernels. Assumed."""
 
 # The architecture whose kernels were traced.
 _TRACED = "9.0"
@@ -53,10 +57,8 @@ _LEAST_KERNEL_US = {
     OpKind.FILL: 0.7, OpKind.VIEW: 0.0,
 }  # fmt: skip
 _LEAST_OTHER_US = 1.1
-# Nodes that take so long on a better card are said to take twice as many cycles at most, and those that take twice as
-# long five times as many, which no data sheet asks for. Some convolutions are three small kernels. Beside that, what
-# they take at this part of the sheet's rates. Both assumed.
-_SMALL_US, _SLOW = 15.0, 3.0
+# What nodes take at most beside what most_small_ms says of their cycles, over their time by the data sheet; assumed.
+_SLOW = 3.0
 # From the end of a kernel to the start of the next one in a captured graph, the median of 662.
 _BETWEEN_KERNELS_US = 0.5
 _LEAST_US_OF_KIND = tabulate(OpKind, lambda kind: _LEAST_KERNEL_US.get(kind, _LEAST_OTHER_US))
@@ -184,7 +186,7 @@ def most_small_ms(prepared: PreparedGraphs, known: FloatArray, card: DeviceSpec,
         2e3 * prepared.at.macs / peaks[prepared.compiled.plan.arithmetic],
     )
     clocks = card.boost_clock_mhz / device.boost_clock_mhz
-    result: FloatArray = clocks * known * (1.0 + np.square(known / (_SMALL_US * MILLI))) + _SLOW * of_sheet
+    result: FloatArray = clocks * known * (1.0 + np.square(known / SMALL_MS)) + _SLOW * of_sheet
     return result
 
 
