@@ -88,8 +88,7 @@ def least_ms(prepared: PreparedGraphs, device: DeviceSpec) -> FloatArray:
     uncached[:, norm] += np.maximum(prepared.at.bytes_read[:, norm] - cache_bytes, 0.0)
     result = np.maximum(prepared.weights.least_ms(device), uncached / (device.bandwidth_gb_s * GIGA) * 1e3)
     node = _products(prepared)
-    peaks = np.array([_peak_tflops(device, arithmetic) for arithmetic in Arithmetic])
-    result[:, node] = np.maximum(result[:, node], _arithmetic_ms(prepared, node, peaks))
+    result[:, node] = np.maximum(result[:, node], _arithmetic_ms(prepared, node, _peaks_tflops(device)))
     node = np.flatnonzero(prepared.compiled.is_unsupported)
     fp32 = device.peak_tflops["fp32"] * TERA * _ABOVE_BOOST
     result[:, node] = np.maximum(result[:, node], 1e3 * prepared.at.flops[:, node] / fp32)
@@ -180,7 +179,7 @@ def most_small_ms(prepared: PreparedGraphs, known: FloatArray, card: DeviceSpec,
     Shapes:
         known: [B, n_nodes]; result: as that.
     """
-    peaks = np.array([_peak_tflops(device, arithmetic) for arithmetic in Arithmetic]) * TERA
+    peaks = _peaks_tflops(device) * TERA
     of_sheet = np.maximum(
         prepared.node_bytes / (device.bandwidth_gb_s * GIGA) * 1e3,
         2e3 * prepared.at.macs / peaks[prepared.compiled.plan.arithmetic],
@@ -201,6 +200,11 @@ def _arithmetic_ms(prepared: PreparedGraphs, node: IndexArray, tflops: FloatArra
     rates = tflops[prepared.compiled.plan.arithmetic[node]] * TERA * _ABOVE_BOOST
     result: FloatArray = 2e3 * prepared.at.macs[:, node] / rates
     return result
+
+
+def _peaks_tflops(device: DeviceSpec) -> FloatArray:
+    """What :func:`_peak_tflops` says of every format."""
+    return np.array([_peak_tflops(device, arithmetic) for arithmetic in Arithmetic])
 
 
 def _peak_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:

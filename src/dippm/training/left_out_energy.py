@@ -41,6 +41,7 @@ from dippm.training.additive import FOLDS
 from dippm.training.additive_protocol import HeldOut, predict_families, predict_models
 from dippm.training.additive_samples import AdditiveSamples
 from dippm.training.architecture_networks import architecture_settings, is_captured_alone, load_traced_samples
+from dippm.training.physics import conformal_quantile
 from dippm.training.power_fit import PowerPoint, fit_corrected_power
 from dippm.training.published_power import family_of, idle_share, part_of, read_own_points, shared_architecture
 
@@ -48,7 +49,6 @@ __all__ = ["LeftOut", "LeftOutTime", "leave_out", "main", "power_spread_of", "se
 
 FloatArray = npt.NDArray[np.float64]
 
-_COVERAGE = 0.9
 _FIGURES = ("time", "power", "energy", "below", "above")
 _HEADER = [
     "left out",
@@ -180,10 +180,8 @@ def leave_out(
 
 def power_spread_of(errors: Iterable[LeftOut]) -> float:
     """The least by which the power may be off, as a logarithm, so that nine in ten of all energies lie inside."""
-    least = np.sort(np.concatenate([found.least_power_spread for found in errors]))
-    # Of one more call nine in ten are to lie inside as well.
-    place = min(math.ceil(_COVERAGE * (len(least) + 1)), len(least)) - 1
-    return math.ceil(1e4 * float(least[place])) / 1e4
+    least = conformal_quantile(np.concatenate([found.least_power_spread for found in errors]))
+    return math.ceil(1e4 * least) / 1e4
 
 
 def sections_of(errors: Mapping[str, LeftOut], power_spread: float) -> list[Section]:

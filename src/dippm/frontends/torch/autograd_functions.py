@@ -25,14 +25,34 @@ from dippm.frontends.torch.function_backward import FunctionCall, record_backwar
 from dippm.frontends.torch.gradient_flow import GradientFlow
 from dippm.frontends.torch.recorder import Recorder
 
-__all__ = ["checkpoints_followed", "functions_followed", "module_hooks_left_out"]
+__all__ = ["gradients_followed"]
 
 # What ``torch.utils.checkpoint.checkpoint`` calls without reentrance: the first since 2.15, the second before.
 _CHECKPOINTS = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
 
 
 @contextmanager
-def functions_followed(recorder: Recorder, flow: GradientFlow) -> Iterator[None]:
+def gradients_followed(recorder: Recorder) -> Iterator[None]:
+    """In training, let the module see that gradients are wanted, and take note of what it does about them.
+
+    Args:
+        recorder: Where the operators are recorded; it has a flow of gradients where something is trained.
+    """
+    flow = recorder.flow
+    if flow is None:
+        yield
+        return
+    with (
+        torch.enable_grad(),
+        _functions_followed(recorder, flow),
+        _checkpoints_followed(recorder, flow),
+        _module_hooks_left_out(),
+    ):
+        yield
+
+
+@contextmanager
+def _functions_followed(recorder: Recorder, flow: GradientFlow) -> Iterator[None]:
     """Record the backward passes of functions, and mark what runs inside of those whose backward pass runs it again.
 
     What other threads run meanwhile is theirs.
@@ -77,7 +97,7 @@ def functions_followed(recorder: Recorder, flow: GradientFlow) -> Iterator[None]
 
 
 @contextmanager
-def module_hooks_left_out() -> Iterator[None]:
+def _module_hooks_left_out() -> Iterator[None]:
     """Leave out what is to be done with the gradients of whole modules: it is hung on nodes that a recording lacks.
 
     What other threads run meanwhile is theirs.
@@ -169,7 +189,7 @@ class _Calls:
 
 
 @contextmanager
-def checkpoints_followed(recorder: Recorder, flow: GradientFlow) -> Iterator[None]:
+def _checkpoints_followed(recorder: Recorder, flow: GradientFlow) -> Iterator[None]:
     """Mark what runs under ``torch.utils.checkpoint`` without reentrance, whose activations are computed again.
 
     Where a model chooses by ``context_fn`` what is kept all the same, everything is taken to be kept.

@@ -26,11 +26,7 @@ from dippm.frontends.torch.asked_values import (
     lengths_behind,
     masks_behind,
 )
-from dippm.frontends.torch.autograd_functions import (
-    checkpoints_followed,
-    functions_followed,
-    module_hooks_left_out,
-)
+from dippm.frontends.torch.autograd_functions import gradients_followed
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs, unknown_name
 from dippm.frontends.torch.exported_module import ExportedModule
 from dippm.frontends.torch.forward_errors import forward_error
@@ -396,7 +392,7 @@ class _Reading:
         noted = recorder.autocast.noted()
         pretended = PretendedDevice(recorder, watch=self.watch)
         try:
-            with torch.inference_mode(), _gradients_followed(recorder), pretended, recorder, noted:
+            with torch.inference_mode(), gradients_followed(recorder), pretended, recorder, noted:
                 return self.module(*positional, **named)
         except (DippmError, FloatIndicesError):
             raise
@@ -468,22 +464,6 @@ def _reading_conditions() -> Iterator[None]:
         stack.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        yield
-
-
-@contextmanager
-def _gradients_followed(recorder: Recorder) -> Iterator[None]:
-    """In training, let the module see that gradients are wanted, and take note of what it does about them."""
-    flow = recorder.flow
-    if flow is None:
-        yield
-        return
-    with (
-        torch.enable_grad(),
-        functions_followed(recorder, flow),
-        checkpoints_followed(recorder, flow),
-        module_hooks_left_out(),
-    ):
         yield
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isclose, prod, sqrt
+from math import prod, sqrt
 
 from dippm.graph.dim import Shape
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Attribute, Node
 from dippm.graph.op_kind import OpKind
 from dippm.graph.passes.chosen_numbers import chosen_numbers
+from dippm.graph.passes.written_numbers import is_about
 
 __all__ = ["fuse_attention", "fuse_converted_attention"]
 
 _VIEWS_BACK = 4
-_TOLERANCE = 4e-3  # bfloat16 keeps eight bits of a number, and two numbers may be multiplied
 _RANK = 4
 
 
@@ -65,9 +65,9 @@ def _fuse(editor: GraphEditor, position: int, softmax: Node, *, is_converted: bo
     factors = [factor or 1.0, query_factor or 1.0, key_factor or 1.0]
     if is_converted:
         head_size = editor.tensors[query].shape[-1].fixed
-        if not isclose(prod(factors) * sqrt(head_size), 1.0, rel_tol=_TOLERANCE):
+        if not is_about(prod(factors) * sqrt(head_size), 1.0):
             return
-    elif factor or not (query_factor and key_factor and isclose(query_factor, key_factor, rel_tol=_TOLERANCE)):
+    elif factor or not (query_factor and key_factor and is_about(query_factor, key_factor)):
         return
     if not _is_plain(editor, query, last.outputs[0], is_converted=is_converted):
         return

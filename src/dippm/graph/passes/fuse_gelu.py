@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from math import isclose, pi, sqrt
+from math import pi, sqrt
 
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Node
 from dippm.graph.op_kind import OpKind
+from dippm.graph.passes.written_numbers import is_about
 
 __all__ = ["fuse_converted_gelu", "fuse_gelu"]
 
 _CUBIC = 0.044715
-_TOLERANCE = 4e-3  # bfloat16 keeps eight bits of a number, and two numbers may be multiplied
 
 
 def fuse_gelu(editor: GraphEditor) -> None:
@@ -118,7 +118,7 @@ def _is_cube(editor: GraphEditor, tensor: int, x: int) -> bool:
 
 def _has_scalar(node: Node, kind: OpKind, value: float) -> bool:
     scalar = node.attributes.get("scalar")
-    is_number = isinstance(scalar, float) and isclose(scalar, value, rel_tol=_TOLERANCE)
+    is_number = isinstance(scalar, float) and is_about(scalar, value)
     return (node.kind is kind and is_number and not node.attributes.get("scalar_first", False)) or (
         node.kind is kind and is_number and kind in (OpKind.ADD, OpKind.MUL)
     )

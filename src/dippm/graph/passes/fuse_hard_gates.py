@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from math import isclose
-
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Attribute, Node
 from dippm.graph.op_kind import OpKind
+from dippm.graph.passes.written_numbers import is_about
 
 __all__ = ["fuse_hard_gates"]
 
 _SHIFT, _LIMIT = 3.0, 6.0
-_TOLERANCE = 4e-3  # bfloat16 keeps eight bits of a number, and two numbers may be multiplied
 
 
 def fuse_hard_gates(editor: GraphEditor) -> None:
@@ -26,7 +24,7 @@ def _is_sixth(node: Node) -> bool:
     if len(node.inputs) != 1 or not isinstance(scalar, float):
         return False
     if node.kind is OpKind.MUL:
-        return isclose(scalar * _LIMIT, 1.0, rel_tol=_TOLERANCE)
+        return is_about(scalar * _LIMIT, 1.0)
     return node.kind is OpKind.DIV and scalar == _LIMIT and not node.attributes.get("scalar_first", False)
 
 
