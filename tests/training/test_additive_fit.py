@@ -10,29 +10,9 @@ from dippm.errors import UsageError
 from dippm.features.physical import COLUMNS, LAUNCH_MS
 from dippm.features.physical.columns import AT
 from dippm.models.additive import AdditiveNetwork
-from dippm.training.additive_fit import AdditiveSettings, FeatureScale, SampleTensors, fit_additive
+from dippm.training.additive_fit import AdditiveSettings, SampleTensors, fit_additive
 from dippm.training.additive_samples import AdditiveSamples
-
-
-def test_columns_without_spread_say_nothing(step_samples: AdditiveSamples) -> None:
-    scale = FeatureScale.fit(step_samples, step_samples.usable)
-    assert (scale.factor == 0).any()
-    strange = np.full((1, len(scale.mean)), 1e6, dtype=np.float32)
-    scaled = scale.apply(strange)[0]
-    assert not scaled[scale.factor == 0].any()
-    assert np.abs(scaled).max() <= 4.0
-
-
-def test_kinds_that_the_training_lacked_keep_the_plain_time(step_samples: AdditiveSamples) -> None:
-    scale = FeatureScale.fit(step_samples, step_samples.usable)
-    features = step_samples.arrays.node_features[:3].copy()
-    kinds = [place for name, place in AT.items() if name.startswith("is_")]
-    features[:, kinds] = 0.0
-    features[0, AT["is_conv"]] = features[1, AT["is_fft"]] = 1.0
-    assert scale.is_unseen(features).tolist() == [False, True, False]
-    # What every operator of a training is says as little, and is known.
-    always = replace(scale, mean=np.ones_like(scale.mean), factor=np.zeros_like(scale.factor))
-    assert not always.is_unseen(features).any()
+from dippm.training.feature_scale import FeatureScale
 
 
 def test_operators_of_such_kinds_are_not_corrected(

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dippm.training.additive_fit import FeatureScale
 from dippm.training.additive_novelty import describe_samples, find_neighbours, fit_half_widths, with_half_widths
 from dippm.training.additive_samples import AdditiveSamples
+from dippm.training.feature_scale import FeatureScale
 
 
 def test_a_descriptor_is_of_its_own_sample(step_samples: AdditiveSamples) -> None:

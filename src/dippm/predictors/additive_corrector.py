@@ -18,6 +18,7 @@ from dippm.graph import OpKind
 from dippm.predictors.additive_artefact import AdditiveArtefact
 from dippm.predictors.additive_forward import Ensemble
 from dippm.predictors.additive_novelty import Novelty, describe_calls
+from dippm.predictors.convolution_forward import CONVOLUTIONS, ConvolutionForward
 from dippm.predictors.network_steps import Neighbours
 from dippm.predictors.unseen_kernels import is_unseen
 
@@ -74,9 +75,10 @@ class CorrectedPlan:
             its kind, as it computes complex numbers or float64, as a product that a model keeps from the only autocast
             that they know, as a wide recurrent layer, or as an update of networks that saw one optimizer alone, and
             would give its corrections to all of them.
+        convolutions: The classes that a network of convolutions corrects first; none where there is no such network.
 
     Shapes:
-        static: [U, F]; first: [1, M, U, W]; is_unseen: [C].
+        static: [U, F]; first: [1, M, U, W]; is_unseen: [C]; convolutions: [K].
     """
 
     physical: PhysicalPlan
@@ -84,6 +86,7 @@ class CorrectedPlan:
     static: Float32Array
     first: Float32Array
     is_unseen: npt.NDArray[np.bool_]
+    convolutions: IndexArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -94,14 +97,16 @@ class CorrectedSample:
         plan: The graphs.
         changing: Scaled features that depend on batch, device or conditions.
         kernel_ms: Kernel time of one operator of each class by the plain sum.
+        convolution: By what the network of convolutions corrects that of each of ``plan.convolutions``.
 
     Shapes:
-        changing: [B, C, F]; kernel_ms: [B, C].
+        changing: [B, C, F]; kernel_ms: [B, C]; convolution: [B, K].
     """
 
     plan: CorrectedPlan
     changing: Float32Array
     kernel_ms: FloatArray
+    convolution: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -184,6 +189,7 @@ class Corrector:
         factor = tensors["scale.factor"]
         self._novelty = Novelty.from_tensors(tensors, distances=artefact.distances, half_widths=artefact.half_widths)
         ramps = _read_ramps(tensors, columns=len(columns))
+        self._convolutions = _read_convolutions(tensors, columns)
         self._static = _Inputs.of(columns, tensors, ramps, first=0, stop=len(STATIC))
         self._changing = _Inputs.of(columns, tensors, ramps, first=len(STATIC), stop=len(COLUMNS))
         # A column that was never anything but 0 in training has neither scale nor mean.
@@ -220,11 +226,19 @@ class Corrector:
             # What was never trained on keeps its time.
             is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1)
             | is_unseen(physical, knows_fp32=Precision.FP32.value in self.artefact.measured["precisions"]),
+            convolutions=np.zeros(0, np.int64) if self._convolutions is None else self._convolutions.find(physical),
         )
 
     def read(self, plan: CorrectedPlan, sample: PhysicalSamples) -> CorrectedSample:
         """Scale what the networks are to read of graphs at each batch."""
-        return CorrectedSample(plan=plan, changing=self._changing.scale(sample.changing), kernel_ms=sample.kernel_ms)
+        chosen, network = plan.convolutions, self._convolutions
+        no_factors = np.ones((1, len(chosen)))
+        return CorrectedSample(
+            plan=plan,
+            changing=self._changing.scale(sample.changing),
+            kernel_ms=sample.kernel_ms,
+            convolution=no_factors if network is None else network.factors(sample, chosen),
+        )
 
     def time_ms(
         self, sample: CorrectedSample, *, is_emulated: npt.NDArray[np.bool_], kept: FloatArray | None = None
@@ -245,6 +259,7 @@ class Corrector:
             first += plan.first.take(physical.static_number[own], axis=2)
             corrections = self._ensemble.corrections(first, stretch.producers, stretch.consumers)
             mean[:, own] = np.exp(corrections.astype(np.float64)).mean(axis=1)
+        mean[:, plan.convolutions, 0] *= sample.convolution
         mean[:, plan.is_unseen | is_emulated] = 1.0
         if kept is not None:
             for classes, share in zip(physical.classes_of_graphs, kept, strict=True):
@@ -295,6 +310,16 @@ class Corrector:
         return self._novelty.distance(flat).reshape(descriptors.shape[:-1])
 
 
+def _read_convolutions(tensors: Mapping[str, Float32Array], columns: IndexArray) -> ConvolutionForward | None:
+    """The network of convolutions of an artefact, None where it has none."""
+    if not any(name.startswith(CONVOLUTIONS) for name in tensors):
+        return None
+    try:
+        return ConvolutionForward(tensors, columns)
+    except (ValueError, KeyError, IndexError) as exc:
+        raise _unreadable(f"The network of convolutions cannot be read: {exc}.") from exc
+
+
 def _read_ramps(tensors: Mapping[str, Float32Array], *, columns: int) -> Ramps:
     """The ramps of an artefact, which with its columns are all that its networks read."""
     try:
@@ -303,9 +328,9 @@ def _read_ramps(tensors: Mapping[str, Float32Array], *, columns: int) -> Ramps:
         if np.any(ramps.column >= columns) or columns + len(ramps) != inputs:
             raise ValueError(f"{columns} columns and {len(ramps)} ramps are not {inputs} inputs")
     except (ValueError, KeyError, IndexError) as exc:
-        raise DippmError(
-            f"The networks' inputs cannot be read: {exc}.",
-            code="artefact.unreadable",
-            cure="Rebuild them with: python -m dippm.training.additive",
-        ) from exc
+        raise _unreadable(f"The networks' inputs cannot be read: {exc}.") from exc
     return ramps
+
+
+def _unreadable(message: str) -> DippmError:
+    return DippmError(message, code="artefact.unreadable", cure="Rebuild them with: python -m dippm.training.additive")

@@ -41,7 +41,7 @@ from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, AdditiveArtefact
 from dippm.training.additive_fit import AdditiveSettings, FittedAdditive, fit_additive
 from dippm.training.additive_labels import random_parts, read_measured_models
 from dippm.training.additive_novelty import describe_samples, find_neighbours, fit_half_widths, with_half_widths
-from dippm.training.additive_protocol import HeldOut, predict_families
+from dippm.training.additive_protocol import HeldOut, predict_families, with_layers
 from dippm.training.additive_samples import AdditiveSamples, build_additive_samples
 from dippm.training.versions import find_versions
 
@@ -162,7 +162,8 @@ def train_additive(
         The manifest, and the weights by name.
     """
     training, validation, test = random_parts(samples, seed=settings.seed)
-    fitted = fit_additive(samples, training, settings)
+    learnt = with_layers(samples, training, np.concatenate([validation, test]))
+    fitted = fit_additive(samples, learnt, settings)
     descriptors = describe_samples(samples, fitted.scale)
     neighbours = find_neighbours(descriptors, training)
     validation_score = np.abs(np.log(fitted.predict_ms(samples, validation) / samples.measured_ms[validation]))
@@ -195,7 +196,12 @@ def train_additive(
             "command": command,
             "data_sha256": data_sha256,
             "samples": samples.key,
-            "rows": {"training": len(training), "validation": len(validation), "test": len(test)},
+            "rows": {
+                "training": len(training),
+                "layers": len(learnt) - len(training),
+                "validation": len(validation),
+                "test": len(test),
+            },
             "versions": find_versions(),
         },
     )
@@ -209,7 +215,7 @@ def additive_tensors(fitted: FittedAdditive) -> dict[str, npt.NDArray[np.float32
     for member, network in enumerate(fitted.members):
         for name, values in network.state_dict().items():
             tensors[f"member{member}.{name}"] = values.numpy().astype(np.float32)
-    return tensors
+    return tensors if fitted.convolutions is None else tensors | fitted.convolutions.tensors()
 
 
 def _describe_labels(labels: Sequence[Label]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ what it shares with others does not have to be learned again. Weights are drawn 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -54,13 +54,13 @@ def adapt_additive(
         chosen: The samples of the device to learn from.
         settings: Settings.
     """
-    tensors = SampleTensors(samples, fitted.scale)
+    tensors = fitted.read(samples)
     measured = torch.from_numpy(np.log(samples.measured_ms)).float()
     members = tuple(
         _adapt_member(network, tensors, chosen, measured, settings, seed=settings.seed + member)
         for member, network in enumerate(fitted.members)
     )
-    return FittedAdditive(members=members, scale=fitted.scale)
+    return replace(fitted, members=members)
 
 
 def choose_diverse(descriptors: Float32Array, pool: IndexArray, *, count: int, seed: int = 0) -> IndexArray:

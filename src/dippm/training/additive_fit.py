@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from dippm.errors import UsageError
-from dippm.features.physical import LAUNCH_MS, Ramps
-from dippm.features.physical.columns import AT
-from dippm.graph import OpKind
+from dippm.features.physical import LAUNCH_MS
 from dippm.models.additive import AdditiveNetwork, MessageTensors
 from dippm.training.additive_samples import AdditiveSamples
+from dippm.training.convolution_fit import FittedConvolutions, fit_convolutions
+from dippm.training.feature_scale import FeatureScale
+from dippm.training.running_mean import follow
 from dippm.training.traced_operators import TracedOperators
 
-__all__ = ["AdditiveSettings", "FeatureScale", "FittedAdditive", "SampleTensors", "TracedBatch", "fit_additive"]
+__all__ = ["AdditiveSettings", "FittedAdditive", "SampleTensors", "TracedBatch", "fit_additive"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,11 +28,6 @@ FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.int64]
 
-# A column that does not vary in training says nothing, whatever it is later.
-_LEAST_SPREAD = 1e-6
-_KINDS = np.array([AT[f"is_{kind.value}"] for kind in OpKind])
-# Beyond so many deviations a feature counts as no further away: what no training sample had must not run off.
-_CLIP = 4.0
 _GRADIENT_NORM = 1.0
 _WARM_UP = 0.2
 _PREDICTION_BATCH = 256
@@ -56,6 +51,8 @@ class AdditiveSettings:
         seed: Seed of the first member.
         passed_over: Columns of the node features that networks are not to see.
         ramps: Ramps that each size is given as besides, see :mod:`dippm.features.physical.ramps`.
+        convolution_epochs: Passes over the convolutions of a network of their own, which the others correct; 0 for no
+            such network.
     """
 
     members: int = 2
@@ -71,63 +68,7 @@ class AdditiveSettings:
     seed: int = 0
     passed_over: tuple[str, ...] = ()
     ramps: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class FeatureScale:
-    """What makes inputs of a network from node features.
-
-    Args:
-        mean: What is taken off each.
-        factor: What each is multiplied by, 0 where a column did not vary or is passed over.
-        ramps: Ramps of the scaled features.
-
-    Shapes:
-        mean, factor: [F]; ramps: [R].
-    """
-
-    mean: Float32Array
-    factor: Float32Array
-    ramps: Ramps = field(default_factory=Ramps.none)
-
-    @classmethod
-    def fit(
-        cls, samples: AdditiveSamples, chosen: IndexArray, passed_over: Sequence[str] = (), *, ramps: int = 0
-    ) -> FeatureScale:
-        """Learn from the nodes of the training samples.
-
-        Args:
-            samples: All samples.
-            chosen: Those of the training.
-            passed_over: Columns that networks are not to see.
-            ramps: Ramps that each size is given as.
-        """
-        features = samples.arrays.node_features
-        offsets = samples.arrays.node_offsets
-        is_chosen = np.zeros(len(samples), dtype=np.bool_)
-        is_chosen[chosen] = True
-        nodes = features[np.repeat(is_chosen, np.diff(offsets))]
-        mean, spread = nodes.mean(axis=0, dtype=np.float64), nodes.std(axis=0, dtype=np.float64)
-        factor = np.where(spread > _LEAST_SPREAD, 1.0 / np.maximum(spread, _LEAST_SPREAD), 0.0)
-        factor[[AT[name] for name in passed_over]] = 0.0
-        scale = cls(mean=mean.astype(np.float32), factor=factor.astype(np.float32))
-        return replace(scale, ramps=Ramps.fit(nodes, scale.apply(nodes), steps=ramps)) if ramps else scale
-
-    def apply(self, features: Float32Array) -> Float32Array:
-        """Scaled features, [N, F]."""
-        result: Float32Array = np.clip((features - self.mean) * self.factor, -_CLIP, _CLIP)
-        return result
-
-    def is_unseen(self, features: Float32Array) -> npt.NDArray[np.bool_]:
-        """Which operators are of a kind that no sample of the training had: these keep the plain sum's time, [N]."""
-        is_absent = (self.factor[_KINDS] == 0.0) & (self.mean[_KINDS] == 0.0)
-        result: npt.NDArray[np.bool_] = np.any(features[:, _KINDS[is_absent]] > 0.0, axis=1)
-        return result
-
-    def inputs(self, features: Float32Array) -> Float32Array:
-        """Scaled features and their ramps: what a network reads, [N, F + R]."""
-        scaled = self.apply(features)
-        return np.concatenate([scaled, self.ramps.of(scaled)], axis=1) if len(self.ramps) else scaled
+    convolution_epochs: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -289,14 +230,20 @@ class FittedAdditive:
     Args:
         members: The networks.
         scale: Scale of the features.
+        convolutions: The network of convolutions whose times the others correct, None for none.
     """
 
     members: tuple[AdditiveNetwork, ...]
     scale: FeatureScale
+    convolutions: FittedConvolutions | None = None
+
+    def read(self, samples: AdditiveSamples) -> SampleTensors:
+        """The samples as the networks read them, the times of convolutions corrected."""
+        return SampleTensors(samples if self.convolutions is None else self.convolutions.correct(samples), self.scale)
 
     def predict_ms(self, samples: AdditiveSamples, chosen: IndexArray) -> FloatArray:
         """Predicted time of samples, the mean over the members, [len(chosen)]."""
-        tensors = SampleTensors(samples, self.scale)
+        tensors = self.read(samples)
         total = np.zeros(len(chosen))
         with torch.no_grad():
             for first in range(0, len(chosen), _PREDICTION_BATCH):
@@ -308,30 +255,41 @@ class FittedAdditive:
 
 
 def fit_additive(samples: AdditiveSamples, chosen: IndexArray, settings: AdditiveSettings) -> FittedAdditive:
-    """Train all members.
+    """Train all members, and before them the network of convolutions.
 
     Args:
         samples: All samples.
-        chosen: Those to train on.
+        chosen: Those to train on; of the layers among them the network of convolutions alone learns.
         settings: Settings.
 
     Raises:
         UsageError: ``train.too_few`` where there is not one step to take.
     """
-    if len(chosen) == 0 or settings.epochs < 1:
+    calls = chosen[~np.isin(chosen, samples.layers)]
+    if len(calls) == 0 or settings.epochs < 1:
         raise UsageError(
-            f"{len(chosen)} samples in {settings.epochs} epochs leave the additive network nothing to learn from.",
+            f"{len(calls)} samples in {settings.epochs} epochs leave the additive network nothing to learn from.",
             code="train.too_few",
             cure="Give at least one sample and one epoch.",
         )
-    scale = FeatureScale.fit(samples, chosen, settings.passed_over, ramps=settings.ramps)
-    tensors = SampleTensors(samples, scale)
+    convolutions = None
+    if settings.convolution_epochs > 0 and samples.traced is not None:
+        convolutions = fit_convolutions(
+            samples,
+            samples.traced,
+            chosen,
+            epochs=settings.convolution_epochs,
+            passed_over=settings.passed_over,
+            seed=settings.seed,
+        )
+    scale = FeatureScale.fit(samples, calls, settings.passed_over, ramps=settings.ramps)
+    tensors = SampleTensors(samples if convolutions is None else convolutions.correct(samples), scale)
     measured = torch.from_numpy(np.log(samples.measured_ms)).float()
     members = tuple(
-        _fit_member(tensors, chosen, measured, settings, seed=settings.seed + member)
+        _fit_member(tensors, calls, measured, settings, seed=settings.seed + member)
         for member in range(settings.members)
     )
-    return FittedAdditive(members=members, scale=scale)
+    return FittedAdditive(members=members, scale=scale, convolutions=convolutions)
 
 
 def _fit_member(
@@ -361,7 +319,7 @@ def _fit_member(
             optimizer.step()
             schedule.step()
             step += 1
-            _follow(mean, network, memory=min(settings.average, step / (step + 10)))
+            follow(mean, network, memory=settings.average, step=step)
             total += float(loss.detach()) * len(part)
         if epoch % 5 == 4 or epoch == settings.epochs - 1:
             _LOG.info("seed %d, epoch %d: loss %.4f", seed, epoch + 1, total / len(order))
@@ -373,9 +331,3 @@ def _schedule(optimizer: torch.optim.Optimizer, *, rate: float, steps: int) -> t
     if steps * _WARM_UP <= 1.0:
         return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rate, total_steps=steps, pct_start=_WARM_UP)
-
-
-def _follow(mean: nn.Module, network: nn.Module, *, memory: float) -> None:
-    with torch.no_grad():
-        for kept, current in zip(mean.parameters(), network.parameters(), strict=True):
-            kept.lerp_(current, 1.0 - memory)

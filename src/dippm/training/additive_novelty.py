@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.predictors.additive_novelty import Novelty, describe_calls
-from dippm.training.additive_fit import FeatureScale
 from dippm.training.additive_samples import AdditiveSamples
+from dippm.training.feature_scale import FeatureScale
 from dippm.training.physics import conformal_quantile
 
 __all__ = ["describe_samples", "find_neighbours", "fit_half_widths", "with_half_widths"]

@@ -16,7 +16,7 @@ from dippm.training.additive_labels import family_folds, random_parts
 from dippm.training.additive_novelty import describe_samples, find_neighbours
 from dippm.training.additive_samples import AdditiveSamples
 
-__all__ = ["HeldOut", "predict_families", "predict_models", "predict_random"]
+__all__ = ["HeldOut", "predict_families", "predict_models", "predict_random", "with_layers"]
 
 FloatArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.int64]
@@ -69,9 +69,30 @@ def predict_families(
         folder: Where predictions are kept.
     """
     return [
-        _predict(samples, training, _NONE, test, settings, folder=folder)
+        _predict(samples, training, _NONE, test, settings, folder=folder, holds_families=True)
         for training, test in family_folds(samples, folds=folds)
     ]
+
+
+def with_layers(
+    samples: AdditiveSamples, training: IndexArray, held: IndexArray, *, holds_families: bool = False
+) -> IndexArray:
+    """What to train on where calls are held out: other calls, and layers of models that none of those held out is.
+
+    Args:
+        samples: All samples.
+        training: Calls to train on.
+        held: Calls that are held out.
+        holds_families: Whether their families are.
+    """
+
+    def name(sample: int) -> str:
+        recipe = samples.labels[sample].recipe
+        return recipe.family if holds_families else recipe.model_key
+
+    names, models = ({of(sample) for sample in held} for of in (name, lambda at: samples.labels[at].recipe.model_key))
+    free = [i for i in samples.layers if name(i) not in names and samples.labels[i].recipe.model_key not in models]
+    return np.concatenate([training, np.array(free, dtype=np.int64)])
 
 
 def predict_models(samples: AdditiveSamples, settings: AdditiveSettings, *, folds: int, folder: Path) -> list[HeldOut]:
@@ -96,8 +117,10 @@ def _predict(
     settings: AdditiveSettings,
     *,
     folder: Path,
+    holds_families: bool = False,
 ) -> HeldOut:
-    made_of = [samples.key, asdict(settings), training.tolist(), validation.tolist(), test.tolist()]
+    learnt = with_layers(samples, training, np.concatenate([validation, test]), holds_families=holds_families)
+    made_of = [samples.key, asdict(settings), learnt.tolist(), validation.tolist(), test.tolist()]
     key = hashlib.sha256(json.dumps(made_of, separators=(",", ":")).encode()).hexdigest()[:16]
     path = folder / f"predictions-{key}.npz"
     names = [field.name for field in fields(HeldOut)]
@@ -109,7 +132,7 @@ def _predict(
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         # Cut off or damaged: it is made again.
         path.unlink(missing_ok=True)
-    fitted = fit_additive(samples, training, settings)
+    fitted = fit_additive(samples, learnt, settings)
     descriptors = describe_samples(samples, fitted.scale)
     novelty = find_neighbours(descriptors, training)
     held = HeldOut(

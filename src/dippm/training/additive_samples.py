@@ -10,7 +10,7 @@ import os
 import zipfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,8 @@ class AdditiveSamples:
         rates: Sustained rates of the plain sum.
         key: Hash of all that made them.
         traced: Times of their operators where calls were traced, else None.
+        layers: Samples that are no calls, but some layers of a model, measured by themselves: networks learn from them,
+            and are not tested on them.
     """
 
     labels: tuple[Label, ...]
@@ -117,6 +119,7 @@ class AdditiveSamples:
     rates: Rates
     key: str
     traced: TracedOperators | None = None
+    layers: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -308,7 +311,7 @@ def _read(path: Path) -> SampleArrays | None:
     """The arrays of a file, or None where there is none in good order."""
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            return SampleArrays(**{field.name: stored[field.name] for field in fields(SampleArrays)})
+            return SampleArrays(**{each.name: stored[each.name] for each in fields(SampleArrays)})
     except FileNotFoundError:
         return None
     except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile):
@@ -321,9 +324,7 @@ def _write(path: Path, arrays: SampleArrays) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with unfinished.open("wb") as stream:
-            np.savez(
-                stream, allow_pickle=False, **{field.name: getattr(arrays, field.name) for field in fields(arrays)}
-            )
+            np.savez(stream, allow_pickle=False, **{each.name: getattr(arrays, each.name) for each in fields(arrays)})
         unfinished.replace(path)
     except OSError as exc:
         raise UsageError(

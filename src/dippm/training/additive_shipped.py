@@ -12,7 +12,9 @@ from dippm.errors import UnsupportedError
 from dippm.features.physical import COLUMNS, Ramps
 from dippm.models.additive import AdditiveNetwork
 from dippm.predictors.additive_artefact import AdditiveArtefact
-from dippm.training.additive_fit import FeatureScale, FittedAdditive
+from dippm.training.additive_fit import FittedAdditive
+from dippm.training.convolution_fit import FittedConvolutions
+from dippm.training.feature_scale import FeatureScale
 
 __all__ = ["load_fitted"]
 
@@ -47,4 +49,4 @@ def load_fitted(artefact: AdditiveArtefact, tensors: Mapping[str, npt.NDArray[np
         network.load_state_dict(state)
         members.append(network.eval())
     scale = FeatureScale(mean=tensors["scale.mean"], factor=tensors["scale.factor"], ramps=Ramps.from_tensors(tensors))
-    return FittedAdditive(members=tuple(members), scale=scale)
+    return FittedAdditive(members=tuple(members), scale=scale, convolutions=FittedConvolutions.from_tensors(tensors))

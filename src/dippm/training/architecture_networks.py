@@ -39,6 +39,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -59,6 +60,7 @@ from dippm.training.additive_fit import AdditiveSettings
 from dippm.training.additive_protocol import HeldOut, predict_families, predict_models
 from dippm.training.additive_samples import AdditiveSamples, build_additive_samples, graph_that_ran, shared_rates
 from dippm.training.architecture import HEIRS
+from dippm.training.layer_samples import add_layers
 from dippm.training.traced_operators import TracedOperators, match_operators
 
 __all__ = [
@@ -80,6 +82,8 @@ _EAGER_GAP_MS = 1e-3
 _CAPTURED_GAP_MS = 0.5e-3
 # Steps are few, and each has three times the operators of a call.
 _EPOCHS = {Mode.INFERENCE: 40, Mode.TRAINING: 90}
+# Layers were measured as they run in calls, and none on the way back.
+_CONVOLUTION_EPOCHS = {Mode.INFERENCE: 30, Mode.TRAINING: 0}
 
 # Rates that are those of the plain sum on the architecture.
 _LAWS = {
@@ -112,8 +116,10 @@ def load_traced_samples(
     cache: Path,
     folder: Path,
     jobs: int = 1,
+    layers: Sequence[Label] = (),
+    layer_traces: Mapping[str, Sequence[OperatorRun]] = MappingProxyType({}),
 ) -> AdditiveSamples:
-    """Traced calls as samples.
+    """Traced calls as samples, and layers behind them.
 
     Args:
         labels: All labels.
@@ -122,6 +128,8 @@ def load_traced_samples(
         cache: Folder of the graph cache; graphs that it lacks are read.
         folder: Where the arrays are kept.
         jobs: Processes that read graphs.
+        layers: Models whose layers were measured by themselves.
+        layer_traces: The operators of these layers.
     """
     chosen = [
         _as_busy(label, traces[label.key])
@@ -130,7 +138,7 @@ def load_traced_samples(
         and label.measurement.latency_ms is not None
         and label.configuration.conditions.mode is mode
     ]
-    for failure in build_label_graphs(chosen, GraphCache(cache), jobs=jobs):
+    for failure in build_label_graphs([*chosen, *layers], GraphCache(cache), jobs=jobs):
         _LOG.warning("left out %s: %s", failure.recipe.architecture, failure.reason)
     rates = shared_rates()
     for device in {label.measurement.device for label in chosen}:  # of one architecture
@@ -139,7 +147,10 @@ def load_traced_samples(
     samples = build_additive_samples(chosen, cache=cache, folder=folder, parameters_m={}, rates=rates)
     graphs = GraphCache(cache)
     operators = [traced_operators(label, traces[label.key], graphs) for label in samples.labels]
-    return replace(samples, traced=_join(operators))
+    samples = replace(samples, traced=_join(operators))
+    if not layers:
+        return samples
+    return add_layers(samples, layers, layer_traces, gap_ms=_CAPTURED_GAP_MS, cache=cache, folder=folder)
 
 
 def traced_operators(
@@ -175,7 +186,13 @@ def traced_operators(
 
 def architecture_settings(mode: Mode) -> AdditiveSettings:
     """Settings of the networks of calls or of training steps."""
-    return AdditiveSettings(epochs=_EPOCHS[mode], passed_over=_PASSED_OVER, ramps=_RAMPS, deaf=_DEAF)
+    return AdditiveSettings(
+        epochs=_EPOCHS[mode],
+        passed_over=_PASSED_OVER,
+        ramps=_RAMPS,
+        deaf=_DEAF,
+        convolution_epochs=_CONVOLUTION_EPOCHS[mode],
+    )
 
 
 def _as_busy(label: Label, runs: Sequence[OperatorRun]) -> Label:
@@ -238,6 +255,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mode", type=Mode, choices=list(Mode), default=Mode.INFERENCE)
     parser.add_argument("--labels", type=Path, nargs="+", required=True, help="labels of an architecture's GPUs")
     parser.add_argument("--traces", type=Path, nargs="+", required=True, help="Parquet files of their traces")
+    parser.add_argument(
+        "--layers", type=Path, nargs="*", default=[], help="labels of models whose layers were measured"
+    )
+    parser.add_argument("--layer-traces", type=Path, nargs="*", default=[], help="Parquet files of these layers")
     parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
     parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays and fits")
     parser.add_argument("--jobs", type=int, default=1, help="processes that read models which the cache lacks")
@@ -253,8 +274,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cache=options.cache,
         folder=options.folder,
         jobs=options.jobs,
+        layers=[label for path in options.layers for label in read_parquet(path)],
+        layer_traces={key: runs for path in options.layer_traces for key, runs in read_traces(path).items()},
     )
-    files = [*options.labels, *options.traces]
+    files = [*options.labels, *options.traces, *options.layers, *options.layer_traces]
     settings = architecture_settings(options.mode)
     settings = replace(settings, members=options.members, epochs=options.epochs or settings.epochs)
     families = predict_families(samples, settings, folds=FOLDS, folder=options.folder)
@@ -267,6 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command=(
             f"python -m dippm.training.architecture_networks --mode {options.mode} "
             f"--labels {' '.join(map(str, options.labels))} --traces {' '.join(map(str, options.traces))} "
+            f"--layers {' '.join(map(str, options.layers))} --layer-traces {' '.join(map(str, options.layer_traces))} "
             f"--members {options.members} --epochs {settings.epochs}"
         ),
     )

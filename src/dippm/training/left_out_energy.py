@@ -1,7 +1,8 @@
 """Energy of captured calls whose model, or whose family, neither networks nor power model have seen.
 
     python -m dippm.training.left_out_energy --labels data/labels/{h200/labels,h200/shared,h100/labels}.parquet
-        --traces data/labels/{h200/traces,h200/shared-traces,h100/traces}.parquet --cache graphs
+        --traces data/labels/{h200/traces,h200/shared-traces,h100/traces}.parquet
+        --layers data/labels/h200/layers.parquet --layer-traces data/labels/h200/layer-traces.parquet --cache graphs
         --report docs/reports/left_out_energy.md
 
 The time is that of networks of :mod:`dippm.training.architecture_networks`, each call by one that was trained without
@@ -238,6 +239,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Energy of captured calls that nothing was fitted on.")
     parser.add_argument("--labels", type=Path, nargs="+", required=True, help="labels of an architecture's GPUs")
     parser.add_argument("--traces", type=Path, nargs="+", required=True, help="Parquet files of their traces")
+    parser.add_argument(
+        "--layers", type=Path, nargs="*", default=[], help="labels of models whose layers were measured"
+    )
+    parser.add_argument("--layer-traces", type=Path, nargs="*", default=[], help="Parquet files of these layers")
     parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
     parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays and fits")
     parser.add_argument("--report", type=Path, required=True, help="Markdown file to write")
@@ -248,7 +253,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     traces = {key: runs for path in options.traces for key, runs in read_traces(path).items()}
     own = [label for label in labels if label.source == OWN_SOURCE]
     places = {"cache": options.cache, "folder": options.folder}
-    samples = load_traced_samples(labels, traces, mode=Mode.INFERENCE, **places)
+    samples = load_traced_samples(
+        labels,
+        traces,
+        mode=Mode.INFERENCE,
+        layers=[label for path in options.layers for label in read_parquet(path)],
+        layer_traces={key: runs for path in options.layer_traces for key, runs in read_traces(path).items()},
+        **places,
+    )
     predictor, cache = PhysicsPredictor.load(), GraphCache(options.cache)
     points = [
         point
