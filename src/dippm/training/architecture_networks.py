@@ -1,8 +1,9 @@
 """Train networks of one architecture on captured and traced calls.
 
 ``python -m dippm.training.architecture_networks --labels data/labels/h200/labels.parquet
---traces data/labels/h200/traces.parquet --cache graphs`` fits the additive networks on calls of its GPUs, or with
-``--mode training`` on their training steps, in all precisions and layouts that were traced:
+--traces data/labels/h200/traces.parquet --layers data/labels/h200/layers.parquet
+--layer-traces data/labels/h200/layer-traces.parquet --cache graphs`` fits the additive networks on calls of its GPUs,
+or with ``--mode training`` on their training steps, in all precisions and layouts that were traced:
 
 1. *Rows*: every traced call. Captured ones have their measured time; of eager ones, which wait for the host, the time
    of their kernels counts, with the least gap between two of them. Training steps are all eager. Captured calls of a
@@ -16,7 +17,10 @@
    its own for convolutions too worse, 11.3 % off for 10.7.
 3. *Loss*: the error of the call, and those of its operators by their share of it. What lies between the kernels of a
    captured call is spread over them.
-4. *Parts, networks*: as in :mod:`dippm.training.additive`, but that they see sizes as ramps too, since cuDNN takes
+4. *Convolutions*, of calls: a network of their own corrects the plain sum first (see
+   :mod:`dippm.models.convolution`). It learns from each of them that was traced, and from layers that were measured by
+   themselves, of which there are more than traces have different ones. The others learn on top of it, from calls alone.
+5. *Parts, networks*: as in :mod:`dippm.training.additive`, but that they see sizes as ramps too, since cuDNN takes
    other kernels from some sizes on, and that some things are kept from them. No kernel asks whether the rows of a
    product are a multiple of 8, and as a mark of the batch that made steps of nine samples faster than those of eight.
    None asks for the rank of a tensor, and a layer norm alone took four times as long on two dimensions as it takes.
@@ -24,7 +28,7 @@
    beside it tells little more. Families that were left out were met within 9.1 % for it, where they had been within
    9.4, half of them within 5.4 and 6.0; and within 7.7 since the plain sum knows what the heads of VGG and small
    recurrent layers take, which was read off all traces, those of the families that are left out among them.
-5. *Interval*: the same, on families that were left out in turn, and on models, by as many networks as are shipped;
+6. *Interval*: the same, on families that were left out in turn, and on models, by as many networks as are shipped;
    those of training steps were last made when it was by one.
 """
 
