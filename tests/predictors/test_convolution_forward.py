@@ -16,6 +16,7 @@ from dippm.costs.kernels.model import load_kernel_model  # noqa: E402
 from dippm.devices import find_device  # noqa: E402
 from dippm.errors import DippmError  # noqa: E402
 from dippm.features.physical import COLUMNS, PhysicalPlan, PhysicalSamples  # noqa: E402
+from dippm.features.physical.columns import AT  # noqa: E402
 from dippm.graph import Graph, OpKind  # noqa: E402
 from dippm.models.convolution import ConvolutionNetwork  # noqa: E402
 from dippm.predictors.additive_artefact import (  # noqa: E402
@@ -67,11 +68,14 @@ def _fitted(features: np.ndarray[Any, Any]) -> FittedConvolutions:
 
 
 def test_both_forwards_agree(plan: PhysicalPlan, sample: PhysicalSamples) -> None:
-    chosen = ConvolutionForward.find(plan)
+    chosen = np.flatnonzero(plan.static[:, AT["is_conv"]])
     assert len(chosen) == 4
     features = sample.node_features[:, chosen]
     fitted = _fitted(features.reshape(-1, features.shape[-1]))
-    found = ConvolutionForward(fitted.tensors(), np.arange(len(COLUMNS))).factors(sample, chosen)
+    forward = ConvolutionForward(fitted.tensors(), np.arange(len(COLUMNS)))
+    prepared = forward.prepare(plan)
+    assert prepared.chosen.tolist() == chosen.tolist()
+    found = forward.factors(sample, prepared)
     inputs = fitted.scale.inputs(features.reshape(-1, features.shape[-1]))[:, fitted.inputs]
     with torch.no_grad():
         wanted = np.exp(fitted.network(torch.from_numpy(inputs)).numpy()).reshape(len(_BATCHES), -1)
@@ -107,7 +111,7 @@ def test_convolutions_alone_are_corrected(
     for held in (tensors, tensors | fitted.tensors()):
         corrector = Corrector(artefact, held)
         times.append(corrector.time_ms(corrector.read(corrector.prepare(plan), sample), is_emulated=none))
-    chosen = ConvolutionForward.find(plan)
+    chosen = np.flatnonzero(plan.static[:, AT["is_conv"]])
     others = np.setdiff1d(np.arange(len(plan.node)), chosen)
     assert np.array_equal(times[0][:, others], times[1][:, others])
     assert not np.any(np.isclose(times[0][:, chosen], times[1][:, chosen], rtol=1e-3))

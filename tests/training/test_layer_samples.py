@@ -23,8 +23,9 @@ from dippm.graph import Graph, OpKind
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
 from dippm.measuring.operator_run import KernelRun, OperatorRun
-from dippm.training.additive_fit import AdditiveSettings, fit_additive
-from dippm.training.additive_protocol import with_layers
+from dippm.training import additive_protocol
+from dippm.training.additive_fit import AdditiveSettings, FittedAdditive, fit_additive
+from dippm.training.additive_protocol import predict_models, with_layers
 from dippm.training.additive_samples import AdditiveSamples
 from dippm.training.architecture_networks import load_traced_samples
 
@@ -77,11 +78,13 @@ def _traces(cache: GraphCache, width: int, *places: int) -> dict[str, list[Opera
     return {layers[place].to_text(): [_run("aten::conv2d", 3.0, 4.0), _run("aten::relu_", 2.0)] for place in places}
 
 
-def _samples(tmp_path: Path, labels: list[Label], traces: dict[str, list[OperatorRun]]) -> AdditiveSamples:
-    call = _label(24, family="two", source="dippm", latency_ms=0.02)
+def _samples(
+    tmp_path: Path, labels: list[Label], traces: dict[str, list[OperatorRun]], *, widths: tuple[int, ...] = (24,)
+) -> AdditiveSamples:
+    calls = [_label(width, family="two", source="dippm", latency_ms=0.02) for width in widths]
     return load_traced_samples(
-        [call],
-        {call.key: [_run("aten::conv2d", 10.0), _run("aten::relu_", 1.0)]},
+        calls,
+        {call.key: [_run("aten::conv2d", 10.0), _run("aten::relu_", 1.0)] for call in calls},
         mode=Mode.INFERENCE,
         cache=tmp_path / "graphs",
         folder=tmp_path / "arrays",
@@ -134,6 +137,28 @@ def test_layers_of_what_is_held_out_are_not_learnt(cache: GraphCache, tmp_path: 
     assert with_layers(samples, nothing, call).tolist() == [1, 2]
     assert with_layers(samples, nothing, call, holds_families=True).tolist() == [1]
     assert with_layers(samples, call, nothing).tolist() == [0, 1, 2, 3]
+
+
+def test_models_are_left_out_of_calls_and_layers_are_learnt_once(
+    cache: GraphCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widths = (8, 16, 24)
+    samples = _samples(tmp_path, [_label(8), _label(16)], _traces(cache, 8, 0) | _traces(cache, 16, 0), widths=widths)
+    learnt: list[list[int]] = []
+
+    def fit(samples: AdditiveSamples, chosen: np.ndarray[Any, Any], settings: AdditiveSettings) -> FittedAdditive:
+        learnt.append(chosen.tolist())
+        return fit_additive(samples, chosen, settings)
+
+    monkeypatch.setattr(additive_protocol, "fit_additive", fit)
+    keys = [int(samples.labels[call].recipe.model_key, 16) for call in range(3)]
+    folds = len({key % 2 for key in keys})
+    assert folds == 2  # else one of them would be empty
+    held = predict_models(samples, AdditiveSettings(members=1, epochs=1), folds=folds, folder=tmp_path / "fits")
+    assert sorted(row for part in held for row in part.test.tolist()) == [0, 1, 2]
+    for part, chosen in zip(held, learnt, strict=True):
+        layers = [row for row in (3, 4) if row - 3 not in part.test]
+        assert chosen == [row for row in range(3) if row not in part.test] + layers
 
 
 def test_networks_of_calls_do_not_learn_from_layers(cache: GraphCache, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class ConvolutionNetwork(nn.Module):
         layers: Layers behind the first one.
     """
 
-    def __init__(self, *, inputs: int, width: int = 256, layers: int = 3) -> None:
+    def __init__(self, *, inputs: int, width: int = 128, layers: int = 3) -> None:
         super().__init__()
         self.input = nn.Linear(inputs, width)
         self.own = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))

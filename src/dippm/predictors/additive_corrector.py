@@ -18,7 +18,8 @@ from dippm.graph import OpKind
 from dippm.predictors.additive_artefact import AdditiveArtefact
 from dippm.predictors.additive_forward import Ensemble
 from dippm.predictors.additive_novelty import Novelty, describe_calls
-from dippm.predictors.convolution_forward import CONVOLUTIONS, ConvolutionForward
+from dippm.predictors.convolution_forward import CONVOLUTIONS, ConvolutionForward, PreparedConvolutions
+from dippm.predictors.network_inputs import NetworkInputs
 from dippm.predictors.network_steps import Neighbours
 from dippm.predictors.unseen_kernels import is_unseen
 
@@ -27,7 +28,6 @@ __all__ = ["CorrectedPlan", "CorrectedSample", "Corrector"]
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
 
-_CLIP = np.float32(4.0)
 # Features that step from one batch to the next.
 _STEPPING = ("rows_by_8", "columns_by_8", "depth_by_8", "last_wave")
 # Classes of operators that go through the networks together, of whole graphs: their embeddings fit a core's own cache.
@@ -75,10 +75,10 @@ class CorrectedPlan:
             its kind, as it computes complex numbers or float64, as a product that a model keeps from the only autocast
             that they know, as a wide recurrent layer, or as an update of networks that saw one optimizer alone, and
             would give its corrections to all of them.
-        convolutions: The classes that a network of convolutions corrects first; none where there is no such network.
+        convolutions: What a network of convolutions corrects first; None where there is no such network.
 
     Shapes:
-        static: [U, F]; first: [1, M, U, W]; is_unseen: [C]; convolutions: [K].
+        static: [U, F]; first: [1, M, U, W]; is_unseen: [C].
     """
 
     physical: PhysicalPlan
@@ -86,7 +86,7 @@ class CorrectedPlan:
     static: Float32Array
     first: Float32Array
     is_unseen: npt.NDArray[np.bool_]
-    convolutions: IndexArray
+    convolutions: PreparedConvolutions | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -97,7 +97,7 @@ class CorrectedSample:
         plan: The graphs.
         changing: Scaled features that depend on batch, device or conditions.
         kernel_ms: Kernel time of one operator of each class by the plain sum.
-        convolution: By what the network of convolutions corrects that of each of ``plan.convolutions``.
+        convolution: By what the network of convolutions corrects that of each convolution of the plan.
 
     Shapes:
         changing: [B, C, F]; kernel_ms: [B, C]; convolution: [B, K].
@@ -106,68 +106,7 @@ class CorrectedSample:
     plan: CorrectedPlan
     changing: Float32Array
     kernel_ms: FloatArray
-    convolution: FloatArray
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Inputs:
-    """Some inputs of the networks.
-
-    Args:
-        places: Places among the columns of the artefact.
-        features: The features that they are.
-        mean: What is taken off each.
-        factor: What each is multiplied by.
-        ramps: Ramps of these inputs.
-        inputs: Places among all inputs of the networks, those of the ramps last.
-
-    Shapes:
-        places, features, mean, factor: [F]; ramps: [R]; inputs: [F + R].
-    """
-
-    places: IndexArray
-    features: IndexArray
-    mean: Float32Array
-    factor: Float32Array
-    ramps: Ramps
-    inputs: IndexArray
-
-    @classmethod
-    def of(
-        cls, columns: IndexArray, tensors: Mapping[str, Float32Array], ramps: Ramps, *, first: int, stop: int
-    ) -> _Inputs:
-        """Those that are some of the features.
-
-        Args:
-            columns: The feature that each column of the artefact is.
-            tensors: The artefact's tensors.
-            ramps: All ramps of the artefact.
-            first: First of the features.
-            stop: Behind the last one.
-        """
-        (places,) = np.nonzero((columns >= first) & (columns < stop))
-        (own,) = np.nonzero(np.isin(ramps.column, places))
-        return cls(
-            places=places,
-            features=columns[places] - first,
-            mean=tensors["scale.mean"][places],
-            factor=tensors["scale.factor"][places],
-            ramps=Ramps(
-                column=np.searchsorted(places, ramps.column[own]), start=ramps.start[own], length=ramps.length[own]
-            ),
-            inputs=np.concatenate([places, len(columns) + own]),
-        )
-
-    def expand(self, scaled: Float32Array) -> Float32Array:
-        """Scaled features and their ramps, in the order of ``inputs``."""
-        return np.concatenate([scaled, self.ramps.of(scaled)], axis=-1) if len(self.ramps) else scaled
-
-    def scale(self, features: Float32Array) -> Float32Array:
-        scaled: Float32Array = features.take(self.features, axis=-1)
-        scaled -= self.mean
-        scaled *= self.factor
-        np.clip(scaled, -_CLIP, _CLIP, out=scaled)
-        return scaled
+    convolution: FloatArray | None
 
 
 class Corrector:
@@ -190,8 +129,8 @@ class Corrector:
         self._novelty = Novelty.from_tensors(tensors, distances=artefact.distances, half_widths=artefact.half_widths)
         ramps = _read_ramps(tensors, columns=len(columns))
         self._convolutions = _read_convolutions(tensors, columns)
-        self._static = _Inputs.of(columns, tensors, ramps, first=0, stop=len(STATIC))
-        self._changing = _Inputs.of(columns, tensors, ramps, first=len(STATIC), stop=len(COLUMNS))
+        self._static = NetworkInputs.of(columns, tensors, ramps, first=0, stop=len(STATIC))
+        self._changing = NetworkInputs.of(columns, tensors, ramps, first=len(STATIC), stop=len(COLUMNS))
         # A column that was never anything but 0 in training has neither scale nor mean.
         is_absent = (factor == 0.0) & (tensors["scale.mean"] == 0.0)
         self.unseen_kinds = frozenset(
@@ -226,18 +165,17 @@ class Corrector:
             # What was never trained on keeps its time.
             is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1)
             | is_unseen(physical, knows_fp32=Precision.FP32.value in self.artefact.measured["precisions"]),
-            convolutions=np.zeros(0, np.int64) if self._convolutions is None else self._convolutions.find(physical),
+            convolutions=None if self._convolutions is None else self._convolutions.prepare(physical),
         )
 
     def read(self, plan: CorrectedPlan, sample: PhysicalSamples) -> CorrectedSample:
         """Scale what the networks are to read of graphs at each batch."""
-        chosen, network = plan.convolutions, self._convolutions
-        no_factors = np.ones((1, len(chosen)))
+        network, convolutions = self._convolutions, plan.convolutions
         return CorrectedSample(
             plan=plan,
             changing=self._changing.scale(sample.changing),
             kernel_ms=sample.kernel_ms,
-            convolution=no_factors if network is None else network.factors(sample, chosen),
+            convolution=None if network is None or convolutions is None else network.factors(sample, convolutions),
         )
 
     def time_ms(
@@ -259,7 +197,8 @@ class Corrector:
             first += plan.first.take(physical.static_number[own], axis=2)
             corrections = self._ensemble.corrections(first, stretch.producers, stretch.consumers)
             mean[:, own] = np.exp(corrections.astype(np.float64)).mean(axis=1)
-        mean[:, plan.convolutions, 0] *= sample.convolution
+        if plan.convolutions is not None:
+            mean[:, plan.convolutions.chosen, 0] *= sample.convolution
         mean[:, plan.is_unseen | is_emulated] = 1.0
         if kept is not None:
             for classes, share in zip(physical.classes_of_graphs, kept, strict=True):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
-from dippm.features.physical import LARGEST_CORRECTION, PhysicalPlan, PhysicalSamples, Ramps
+from dippm.features.physical import COLUMNS, LARGEST_CORRECTION, STATIC, PhysicalPlan, PhysicalSamples, Ramps
 from dippm.features.physical.columns import AT
+from dippm.predictors.network_inputs import NetworkInputs
 from dippm.predictors.network_steps import multiply
 
-__all__ = ["CONVOLUTIONS", "ConvolutionForward"]
+__all__ = ["CONVOLUTIONS", "ConvolutionForward", "PreparedConvolutions"]
 
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
@@ -20,8 +22,25 @@ Float32Array = npt.NDArray[np.float32]
 CONVOLUTIONS = "convolutions."
 """What the names of its tensors begin with."""
 
-_CLIP = np.float32(4.0)
 _BOUND = np.float32(LARGEST_CORRECTION)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PreparedConvolutions:
+    """What depends on neither batch nor device.
+
+    Args:
+        chosen: The classes of operators that are convolutions.
+        first: What their features that do not change make of the first layer, for each different set of them.
+        number: Which of these each convolution has.
+
+    Shapes:
+        chosen, number: [K]; first: [1, 1, U, W].
+    """
+
+    chosen: IndexArray
+    first: Float32Array
+    number: IndexArray
 
 
 class ConvolutionForward:
@@ -32,38 +51,56 @@ class ConvolutionForward:
         columns: The feature that each of the artefact's columns is.
 
     Raises:
-        KeyError, ValueError: They are no such network's.
+        KeyError, ValueError, IndexError: They are no such network's.
     """
 
     def __init__(self, tensors: Mapping[str, Float32Array], columns: IndexArray) -> None:
-        own = {name.removeprefix(CONVOLUTIONS): values for name, values in tensors.items() if CONVOLUTIONS in name}
-        self._columns, self._mean, self._factor = columns, own["scale.mean"], own["scale.factor"]
-        self._ramps, self._inputs = Ramps.from_tensors(own), own["inputs"].astype(np.int64)
+        own = {name.removeprefix(CONVOLUTIONS): v for name, v in tensors.items() if name.startswith(CONVOLUTIONS)}
+        ramps, inputs, weights = Ramps.from_tensors(own), own["inputs"].astype(np.int64), own["input.weight"].T
+        known = len(columns) + len(ramps)
+        if len(inputs) != len(weights) or not np.all((inputs >= 0) & (inputs < known)):
+            raise ValueError(f"{known} columns and ramps do not make {len(weights)} inputs")
+        # Features that it reads neither themselves nor as ramps are not looked at.
+        (of_ramps,) = np.nonzero(np.isin(len(columns) + np.arange(len(ramps)), inputs))
+        used = np.union1d(inputs[inputs < len(columns)], ramps.column[of_ramps])
+        read = np.concatenate([used, len(columns) + of_ramps])
+        rows = np.zeros((len(read), weights.shape[1]), dtype=np.float32)
+        rows[np.searchsorted(read, inputs)] = weights
+        ramps = Ramps(
+            column=np.searchsorted(used, ramps.column[of_ramps]),
+            start=ramps.start[of_ramps],
+            length=ramps.length[of_ramps],
+        )
+        scale = {name: own[name][used] for name in ("scale.mean", "scale.factor")}
+        self._static, self._changing = (
+            NetworkInputs.of(columns[used], scale, ramps, first=first, stop=stop)
+            for first, stop in ((0, len(STATIC)), (len(STATIC), len(COLUMNS)))
+        )
+        self._of_static, self._of_changing = (rows[None, part.inputs] for part in (self._static, self._changing))
+        self._bias = own["input.bias"][None]
         layers = sum(name.startswith("own.") and name.endswith(".weight") for name in own)
         self._layers = [
             (np.ascontiguousarray(own[f"{name}.weight"].T)[None], own[f"{name}.bias"][None])
-            for name in ("input", *(f"own.{layer}" for layer in range(layers)), "output")
+            for name in (*(f"own.{layer}" for layer in range(layers)), "output")
         ]
-        known = len(columns) + len(self._ramps)
-        if len(self._inputs) != self._layers[0][0].shape[1] or self._inputs.max(initial=0) >= known:
-            raise ValueError(f"{known} columns and ramps do not make {self._layers[0][0].shape[1]} inputs")
 
-    @staticmethod
-    def find(physical: PhysicalPlan) -> IndexArray:
-        """The classes of operators that are convolutions."""
-        return np.flatnonzero(physical.static[:, AT["is_conv"]] > 0.0)
+    def prepare(self, physical: PhysicalPlan) -> PreparedConvolutions:
+        """Work out what depends on neither batch nor device."""
+        (chosen,) = np.nonzero(physical.static[:, AT["is_conv"]] > 0.0)
+        _, places, number = np.unique(physical.static_number[chosen], return_index=True, return_inverse=True)
+        static = self._static.expand(self._static.scale(physical.static.take(chosen[places], axis=0)))
+        first = multiply(static[None], self._of_static, np.zeros_like(self._bias))
+        return PreparedConvolutions(chosen=chosen, first=first, number=number)
 
-    def factors(self, sample: PhysicalSamples, chosen: IndexArray) -> FloatArray:
-        """What the kernel time of each of the chosen convolutions is to be multiplied by, [B, len(chosen)]."""
-        changing = sample.changing.take(chosen, axis=1)
-        static = np.broadcast_to(sample.static.take(chosen, axis=0), (*changing.shape[:2], sample.static.shape[1]))
-        features = np.concatenate([static, changing], axis=2).take(self._columns, axis=2)
-        scaled = np.clip((features - self._mean) * self._factor, -_CLIP, _CLIP)
-        values = np.concatenate([scaled, self._ramps.of(scaled)], axis=2).take(self._inputs, axis=2)
-        first, *own, last = self._layers
-        hidden = np.maximum(multiply(values, *first), 0.0)
+    def factors(self, sample: PhysicalSamples, prepared: PreparedConvolutions) -> FloatArray:
+        """What the kernel time of each convolution is to be multiplied by at each batch, [B, K]."""
+        changing = self._changing.scale(sample.changing.take(prepared.chosen, axis=1))
+        values = multiply(self._changing.expand(changing), self._of_changing, self._bias)
+        values += prepared.first.take(prepared.number, axis=2)
+        np.maximum(values, 0.0, out=values)
+        *own, last = self._layers
         for weights, bias in own:
-            hidden += np.maximum(multiply(hidden, weights, bias), 0.0)
-        logarithm = _BOUND * np.tanh(multiply(hidden, *last)[:, 0, :, 0] / _BOUND)
+            values += np.maximum(multiply(values, weights, bias), 0.0)
+        logarithm = _BOUND * np.tanh(multiply(values, *last)[:, 0, :, 0] / _BOUND)
         result: FloatArray = np.exp(logarithm.astype(np.float64))
         return result

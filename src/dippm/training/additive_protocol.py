@@ -104,8 +104,9 @@ def predict_models(samples: AdditiveSamples, settings: AdditiveSettings, *, fold
         folds: Groups of models.
         folder: Where predictions are kept.
     """
-    fold = np.array([int(label.recipe.model_key, 16) % folds for label in samples.labels])
-    parts = [(np.flatnonzero(fold != number), np.flatnonzero(fold == number)) for number in range(folds)]
+    calls = np.setdiff1d(np.arange(len(samples)), samples.layers)
+    fold = np.array([int(samples.labels[call].recipe.model_key, 16) % folds for call in calls])
+    parts = [(calls[fold != number], calls[fold == number]) for number in range(folds)]
     return [_predict(samples, training, _NONE, test, settings, folder=folder) for training, test in parts]
 
 

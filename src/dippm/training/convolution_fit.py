@@ -29,7 +29,7 @@ IndexArray = npt.NDArray[np.int64]
 
 _RAMPS = 12
 _BATCH_SIZE = 512
-_RATE, _DECAY, _RISING_SHARE = 2e-3, 1e-2, 0.2
+_RATE, _DECAY, _RISING_SHARE = 3e-3, 1e-2, 0.2
 _AVERAGE = 0.997
 _GRADIENT_NORM = 1.0
 # Of a traced call a convolution counts by its share of the time, up to this one, and a little more than that; one that
