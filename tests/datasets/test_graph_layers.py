@@ -3,9 +3,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from dippm.costs.conditions import Conditions
 from dippm.datasets.graph_layers import list_layers
-from dippm.graph import Graph, OpKind
+from dippm.graph import DType, Graph, OpKind
 
 _AMP = Conditions.parse(precision="amp")
 _WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
@@ -74,6 +76,19 @@ def test_a_layout_turns_images_and_weights(new_builder: Callable[[], Any]) -> No
     for layout, is_last in (("nchw", False), ("nhwc", True)):
         layers = [each.layer for each in list_layers(graph, 2, Conditions.parse(precision="amp", layout=layout))]
         assert [(layer.layout.value, layer.is_read_last) for layer in layers] == [(layout, is_last)] * 2
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT64, DType.INT8])
+def test_convolutions_in_formats_that_none_is_measured_in_are_none(
+    new_builder: Callable[[], Any], dtype: DType
+) -> None:
+    builder = new_builder()
+    n = builder.N
+    x = builder.input(n, 8, 16, 16, dtype=dtype)
+    weight = builder.weight(8, 8, 3, 3, dtype=dtype)
+    graph = builder.graph(builder.node(OpKind.CONV, [x, weight], n, 8, 8, 8, dtype=dtype, **_WINDOW))
+    for conditions in (_AMP, Conditions()):
+        assert not list(list_layers(graph, 2, conditions))
 
 
 def test_convolutions_of_sequences_are_none(new_builder: Callable[[], Any]) -> None:

@@ -98,7 +98,8 @@ def test_tensors_give_the_network_back(sample: PhysicalSamples) -> None:
 def _shipped() -> tuple[AdditiveArtefact, dict[str, Any]]:
     path = manifest_path(Regime(mode=Mode.INFERENCE, architecture="9.0"))
     tensors = {name: v for name, v in read_tensors(path).items() if not name.startswith(CONVOLUTIONS)}
-    return AdditiveArtefact.read(path), tensors
+    artefact = AdditiveArtefact.read(path)
+    return replace(artefact, settings={**artefact.settings, "convolution_epochs": 0}), tensors
 
 
 def test_convolutions_alone_are_corrected(
@@ -140,6 +141,38 @@ def test_a_network_of_other_inputs_is_not_read(
 ) -> None:
     artefact, tensors = shipped
     fitted = _fitted(sample.node_features.reshape(-1, len(COLUMNS)))
-    for inputs in (fitted.inputs[:-1], fitted.inputs + 10_000):
+    for inputs in (fitted.inputs[:-1], fitted.inputs + 10_000, fitted.inputs - 10_000):
         with pytest.raises(DippmError, match="convolutions"):
             Corrector(artefact, tensors | replace(fitted, inputs=inputs).tensors())
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("own.0.weight", np.zeros((16, 9), dtype=np.float32)),
+        ("own.1.bias", np.zeros(7, dtype=np.float32)),
+        ("output.weight", np.zeros((1, 9), dtype=np.float32)),
+        ("scale.mean", np.zeros(7, dtype=np.float32)),
+        ("input.bias", np.full(16, np.nan, dtype=np.float32)),
+    ],
+)
+def test_a_network_whose_sizes_do_not_fit_is_not_read(
+    sample: PhysicalSamples, shipped: tuple[AdditiveArtefact, dict[str, Any]], name: str, values: np.ndarray[Any, Any]
+) -> None:
+    artefact, tensors = shipped
+    own = _fitted(sample.node_features.reshape(-1, len(COLUMNS))).tensors()
+    own[f"{CONVOLUTIONS}{name}"] = values
+    with pytest.raises(DippmError) as caught:
+        Corrector(artefact, tensors | own)
+    assert caught.value.code == "artefact.unreadable"
+
+
+def test_networks_that_were_trained_on_top_of_another_are_not_read_without_it(
+    shipped: tuple[AdditiveArtefact, dict[str, Any]],
+) -> None:
+    artefact, tensors = shipped
+    Corrector(artefact, tensors)
+    trained = replace(artefact, settings={**artefact.settings, "convolution_epochs": 30})
+    with pytest.raises(DippmError, match="convolutions") as caught:
+        Corrector(trained, tensors)
+    assert caught.value.code == "artefact.unreadable"

@@ -16,6 +16,8 @@ from dippm.measuring.layer import ACTIVATIONS, Layer
 __all__ = ["GraphLayer", "list_layers"]
 
 _IMAGE_RANK = 4
+# Bytes of an element that a layer may read: float64 and whole numbers run other kernels.
+_IMAGE_BYTES = (2, 4)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +50,8 @@ def list_layers(graph: Graph, batch: int, conditions: Conditions) -> Iterator[Gr
             continue
         image = tuple(dim.at(batch) for dim in graph.tensors[node.inputs[0]].shape)
         weight = tuple(dim.at(batch) for dim in graph.tensors[node.inputs[1]].shape)
-        if len(image) != _IMAGE_RANK or not _is_symmetric(node, len(image) - 2):
+        image_bytes = int(work.types.tensor_bytes[node.inputs[0]])
+        if len(image) != _IMAGE_RANK or image_bytes not in _IMAGE_BYTES or not _is_symmetric(node, len(image) - 2):
             continue
         nodes = [position]
         norm = readers.only_reader(position, {OpKind.BATCH_NORM})
@@ -62,7 +65,7 @@ def list_layers(graph: Graph, batch: int, conditions: Conditions) -> Iterator[Gr
                 precision=conditions.precision,
                 layout=conditions.layout,
                 image=image,  # type: ignore[arg-type]
-                image_bytes=int(work.types.tensor_bytes[node.inputs[0]]),
+                image_bytes=image_bytes,
                 is_read_last=bool(is_read_last[position]) and max(image[2:]) > 1,
                 channels=weight[0],
                 **{name: tuple(attributes[name]) for name in ("kernel", "stride", "padding", "dilation")},  # type: ignore[arg-type]

@@ -128,7 +128,7 @@ class Corrector:
         factor = tensors["scale.factor"]
         self._novelty = Novelty.from_tensors(tensors, distances=artefact.distances, half_widths=artefact.half_widths)
         ramps = _read_ramps(tensors, columns=len(columns))
-        self._convolutions = _read_convolutions(tensors, columns)
+        self._convolutions = _read_convolutions(artefact, tensors, columns)
         self._static = NetworkInputs.of(columns, tensors, ramps, first=0, stop=len(STATIC))
         self._changing = NetworkInputs.of(columns, tensors, ramps, first=len(STATIC), stop=len(COLUMNS))
         # A column that was never anything but 0 in training has neither scale nor mean.
@@ -249,9 +249,13 @@ class Corrector:
         return self._novelty.distance(flat).reshape(descriptors.shape[:-1])
 
 
-def _read_convolutions(tensors: Mapping[str, Float32Array], columns: IndexArray) -> ConvolutionForward | None:
-    """The network of convolutions of an artefact, None where it has none."""
+def _read_convolutions(
+    artefact: AdditiveArtefact, tensors: Mapping[str, Float32Array], columns: IndexArray
+) -> ConvolutionForward | None:
+    """The network of convolutions of an artefact, None where it was trained without one."""
     if not any(name.startswith(CONVOLUTIONS) for name in tensors):
+        if artefact.settings.get("convolution_epochs", 0) > 0:
+            raise _unreadable("The network of convolutions, which the others were trained to correct, is missing.")
         return None
     try:
         return ConvolutionForward(tensors, columns)

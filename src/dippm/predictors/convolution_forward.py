@@ -83,6 +83,10 @@ class ConvolutionForward:
             (np.ascontiguousarray(own[f"{name}.weight"].T)[None], own[f"{name}.bias"][None])
             for name in (*(f"own.{layer}" for layer in range(layers)), "output")
         ]
+        # Sizes that do not fit raise here, and not when the first model is asked for.
+        of_nothing = self._finish(self._bias[None, :, None].copy())
+        if not (np.isfinite(of_nothing).all() and all(np.isfinite(v).all() for v in (rows, *scale.values()))):
+            raise ValueError("its weights are no numbers")
 
     def prepare(self, physical: PhysicalPlan) -> PreparedConvolutions:
         """Work out what depends on neither batch nor device."""
@@ -97,6 +101,10 @@ class ConvolutionForward:
         changing = self._changing.scale(sample.changing.take(prepared.chosen, axis=1))
         values = multiply(self._changing.expand(changing), self._of_changing, self._bias)
         values += prepared.first.take(prepared.number, axis=2)
+        return self._finish(values)
+
+    def _finish(self, values: Float32Array) -> FloatArray:
+        """The factors by what the first layer makes of convolutions, [B, 1, K, W] to [B, K]."""
         np.maximum(values, 0.0, out=values)
         *own, last = self._layers
         for weights, bias in own:
