@@ -416,7 +416,7 @@ def test_small_kernels_of_a_captured_graph_take_what_a_better_card_and_its_cycle
     prepared = PreparedGraphs.of(compiled, batches=[1, 2, 4, 8], conditions=conditions)
     here, better = times.break_down(prepared, [find_device(device), find_device("H100")])
     for small, large in pairwise(here.latency_ms[:, 0].tolist()):
-        assert small <= large * 1.01
+        assert small <= large * 1.03
     clocks = find_device("H100").boost_clock_mhz / find_device(device).boost_clock_mhz
     assert (here.latency_ms <= 2.0 * clocks * better.latency_ms).all()
     assert (here.latency_ms >= 0.999 * better.latency_ms).all()
