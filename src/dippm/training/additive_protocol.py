@@ -85,13 +85,15 @@ def with_layers(
         held: Calls that are held out.
         holds_families: Whether their families are.
     """
-
-    def name(sample: int) -> str:
-        recipe = samples.labels[sample].recipe
-        return recipe.family if holds_families else recipe.model_key
-
-    names, models = ({of(sample) for sample in held} for of in (name, lambda at: samples.labels[at].recipe.model_key))
-    free = [i for i in samples.layers if name(i) not in names and samples.labels[i].recipe.model_key not in models]
+    recipes = [samples.labels[sample].recipe for sample in held]
+    models = {recipe.model_key for recipe in recipes}
+    families = {recipe.family for recipe in recipes} if holds_families else set()
+    free = [
+        sample
+        for sample in samples.layers
+        for recipe in [samples.labels[sample].recipe]
+        if recipe.model_key not in models and recipe.family not in families
+    ]
     return np.concatenate([training, np.array(free, dtype=np.int64)])
 
 

@@ -39,8 +39,7 @@ def add_layers(
     """Samples of calls, and behind them one for each model that has layers which were measured.
 
     A layer belongs to the first model that has it. Of a model stand those operators alone that are in its layers, with
-    all that their graph tells of them; what the others would tell them is left out, so that none hears more in training
-    than it will.
+    all that their graph tells of them, and with what they hear of each other.
 
     Args:
         samples: Traced calls.
@@ -51,6 +50,7 @@ def add_layers(
         folder: Where the arrays are kept.
     """
     known = {Layer.from_text(text): runs for text, runs in traces.items()}
+    # Samples are made of calls that were timed: these have none, and what stands for it is not read.
     timed = [replace(each, measurement=replace(each.measurement, latency_ms=1.0)) for each in labels]
     whole = build_additive_samples(timed, cache=cache, folder=folder, parameters_m={}, rates=samples.rates)
     graphs = GraphCache(cache)

@@ -39,6 +39,7 @@ from typing import Any
 
 from dippm.costs.conditions import Conditions, Layout
 from dippm.costs.precision import Precision
+from dippm.datasets.campaign.passed_over import add_first_option
 from dippm.datasets.graph_cache import GraphCache, build_graphs
 from dippm.datasets.graph_layers import list_layers
 from dippm.datasets.recipes.collections import load_collection
@@ -49,7 +50,6 @@ from dippm.datasets.store.traces import write_traces
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.layer import Layer
 from dippm.measuring.measurement import Measurement, Outcome, SoftwareStack
-from dippm.measuring.meter import open_meter
 from dippm.measuring.operator_run import KernelRun, OperatorRun
 
 __all__ = ["LAYERS_SOURCE", "list_plans", "main"]
@@ -131,20 +131,19 @@ def _is_in_reach(layer: Layer) -> bool:
 
 
 def _measure(options: argparse.Namespace) -> None:
-    import torch
-
+    from dippm.measuring.bench import Bench
     from dippm.measuring.layer_bench import LayerBench
 
     deadline_s = time.monotonic() + options.budget
     options.out.mkdir(parents=True, exist_ok=True)
     layers = [layer for _, _, layers in _read_listed(options.listed) for layer in layers]
-    meter = open_meter(options.device)
-    device = {"device": meter.device_name, **asdict(meter.software(f"torch {torch.__version__.partition('+')[0]}"))}
-    bench = LayerBench(meter.device)
+    device = Bench(options.device)
+    described = {"device": device.device_name, **asdict(device.software)}
+    bench = LayerBench(options.device)
     for start in range(0, len(layers), _LINES_IN_A_FILE):
         path = options.out / f"layers-{start // _LINES_IN_A_FILE:02}.jsonl.gz"
-        with gzip.open(path, "wt", encoding="utf-8", compresslevel=5) as stream:
-            stream.write(json.dumps(device | {"measured_at": _now()}) + "\n")
+        with gzip.open(path, "xt", encoding="utf-8", compresslevel=5) as stream:  # no row is written over
+            stream.write(json.dumps(described | {"measured_at": _now()}) + "\n")
             names: dict[str, int] = {}
             part = layers[start : start + _LINES_IN_A_FILE]
             for done in range(0, len(part), _AT_ONCE):
@@ -186,6 +185,8 @@ def _collect(options: argparse.Namespace) -> None:
             names += new
             if operators is not None:
                 found[text] = [_run(operator, names) for operator in operators]
+    if not found:
+        raise SystemExit("These rows hold no layer that was measured.")
     software = SoftwareStack(**{field.name: measured[field.name] for field in fields(SoftwareStack)})
     labels = []
     for recipe, conditions, layers in _read_listed(options.listed):
@@ -241,13 +242,6 @@ def _read_lines(path: Path) -> Iterator[str]:
             _LOG.warning("%s was cut off", path)
 
 
-def _read_first(text: str) -> tuple[str, int]:
-    collection, _, number = text.partition("=")
-    if collection not in _COLLECTIONS or not number.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a collection ({', '.join(_COLLECTIONS)}) and a number")
-    return collection, int(number)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: list layers, measure them, collect what was measured."""
     parser = argparse.ArgumentParser(description="Measure layers of models on a CUDA device.")
@@ -255,14 +249,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     listing = steps.add_parser("list", help="list what to measure")
     listing.set_defaults(run=_list)
     listing.add_argument("--cache", type=Path, required=True, help="folder of graphs; those it lacks are read")
-    listing.add_argument("--first", type=_read_first, action="append", default=[], metavar="COLLECTION=NUMBER")
+    add_first_option(listing, _COLLECTIONS)
     listing.add_argument("--models", type=int, required=True, help="recipes of each collection")
     listing.add_argument("--jobs", type=int, default=1, help="processes that read models")
     listing.add_argument("--out", type=Path, required=True, help="compressed lines, one for each model")
     measuring = steps.add_parser("measure", help="measure until the budget ends")
     measuring.set_defaults(run=_measure)
     measuring.add_argument("listed", type=Path, help="what was listed")
-    measuring.add_argument("--out", type=Path, required=True, help="folder of the rows")
+    measuring.add_argument("--out", type=Path, required=True, help="folder of the rows; it holds none yet")
     measuring.add_argument("--budget", type=float, required=True, help="time to end within, s")
     measuring.add_argument("--device", default="cuda")
     collecting = steps.add_parser("collect", help="make Parquet files of rows")

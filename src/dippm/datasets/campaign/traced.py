@@ -26,6 +26,7 @@ from typing import Any, TextIO
 
 from dippm.costs.conditions import Conditions, Layout, Mode, Optimizer, Runtime
 from dippm.costs.precision import Precision
+from dippm.datasets.campaign.passed_over import add_first_option
 from dippm.datasets.recipes.building import RecipeSource
 from dippm.datasets.recipes.collections import load_collection
 from dippm.datasets.recipes.recipe import Recipe
@@ -111,14 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Measure and trace models on a CUDA device.")
     parser.add_argument("--out", type=Path, required=True, help="folder of the rows")
     parser.add_argument("--budget", type=float, required=True, help="time to end within, s")
-    parser.add_argument(
-        "--first",
-        type=_read_first,
-        action="append",
-        default=[],
-        metavar="COLLECTION=NUMBER",
-        help="recipes of a collection to pass over; may be given for each",
-    )
+    add_first_option(parser, (*_IMAGES, _TEXTS))
     parser.add_argument("--energy-share", type=float, default=0.3, help="share of the rows whose energy is taken")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args(arguments)
@@ -145,13 +139,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 _LOG.info("%d rows, %.0f s left", number, deadline_s - time.monotonic())
             if not bench.is_usable:
                 raise SystemExit("The device takes no more work from this process: start again.")
-
-
-def _read_first(text: str) -> tuple[str, int]:
-    collection, _, number = text.partition("=")
-    if collection not in (*_IMAGES, _TEXTS) or not number.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a collection ({', '.join((*_IMAGES, _TEXTS))}) and a number")
-    return collection, int(number)
 
 
 def _measure(bench: Bench, recipe: Recipe, conditions: Conditions) -> dict[str, Any]:
