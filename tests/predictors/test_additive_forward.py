@@ -26,7 +26,10 @@ def _corrections(members: list[AdditiveNetwork], features: np.ndarray, *messages
     """Corrections by each member, [B, M, N, 2]."""
     ensemble = Ensemble([{name: values.numpy() for name, values in each.state_dict().items()} for each in members])
     neighbours = [Neighbours.of(each, count=features.shape[1]) for each in messages]
-    return ensemble.corrections(ensemble.embed(features, ensemble.first_layer()), *neighbours)
+    nothing = np.zeros((features.shape[1], 0), dtype=np.float32)
+    known = ensemble.embed(nothing, ensemble.first_layer(slice(0)))
+    number = np.arange(features.shape[1])
+    return ensemble.corrections(features, ensemble.first_layer(), known, number, *neighbours)
 
 
 @pytest.mark.parametrize(("nodes", "edges"), [(50, 0), (50, 1), (50, 200), (64, 64 * 64), (600, 1), (600, 2000)])
@@ -54,13 +57,18 @@ def test_numpy_and_torch_agree(nodes: int, edges: int) -> None:
 
 def test_features_can_be_embedded_in_parts() -> None:
     torch.manual_seed(3)
-    weights = {name: values.numpy() for name, values in AdditiveNetwork(inputs=9, width=8).state_dict().items()}
-    ensemble = Ensemble([weights])
-    features = np.random.default_rng(3).normal(size=(2, 70, 9)).astype(np.float32)
-    columns = np.array([0, 8, 3])
-    rest = np.setdiff1d(np.arange(9), columns)
-    parts = [ensemble.embed(features[..., each], ensemble.first_layer(each)) for each in (columns, rest)]
-    assert sum(parts) == pytest.approx(ensemble.embed(features, ensemble.first_layer()), abs=1e-5)
+    network = AdditiveNetwork(inputs=9, width=8)
+    torch.nn.init.normal_(network.output.weight)
+    ensemble = Ensemble([{name: values.numpy() for name, values in network.state_dict().items()}])
+    random = np.random.default_rng(3)
+    features, none = random.normal(size=(2, 70, 9)).astype(np.float32), _draw(random, nodes=70, edges=0)
+    columns, number = np.array([0, 8, 3]), random.integers(4, size=70)
+    rest, rows = np.setdiff1d(np.arange(9), columns), random.normal(size=(4, 3)).astype(np.float32)
+    features[..., columns] = rows[number]
+    known = ensemble.embed(rows, ensemble.first_layer(columns))
+    silence = Neighbours.of(none, count=70)
+    in_parts = ensemble.corrections(features[..., rest], ensemble.first_layer(rest), known, number, silence, silence)
+    assert in_parts == pytest.approx(_corrections([network], features, none, none), abs=1e-5)
 
 
 def _means(neighbours: list[list[int]]) -> Messages:

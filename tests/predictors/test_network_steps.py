@@ -8,7 +8,7 @@ import pytest
 
 from dippm.features.physical import Messages
 from dippm.predictors import network_steps
-from dippm.predictors.network_steps import Neighbours, listen, multiply
+from dippm.predictors.network_steps import Neighbours, begin, listen, multiply
 
 needs_compiled = pytest.mark.skipif(not network_steps._IS_COMPILED, reason="dippm was installed without a C compiler")
 WIDTHS = (4, 8, 16)
@@ -66,6 +66,20 @@ def test_a_layer_of_each_member(count: int, columns: int) -> None:
 
 
 @pytest.mark.usefixtures("language")
+@pytest.mark.parametrize("count", [0, 1, 13, 131])
+@pytest.mark.parametrize("columns", [1, 16, 20])
+def test_a_first_layer_of_which_a_part_is_known(count: int, columns: int) -> None:
+    random = np.random.default_rng(count)
+    values, weights, bias = _draw(random, 3, count, 7), _draw(random, 2, 7, columns), _draw(random, 2, columns)
+    known, number = _draw(random, 2, 5, columns), random.integers(5, size=count)
+    result = begin(values, weights, bias, known, number)
+    assert result.shape == (3, 2, count, columns)
+    assert result.dtype == np.float32
+    whole = np.einsum("bnk,mkj->bmnj", values, weights) + bias[:, None] + known[:, number]
+    assert result == pytest.approx(np.maximum(whole, 0.0), abs=1e-4)
+
+
+@pytest.mark.usefixtures("language")
 @pytest.mark.parametrize(("count", "edges"), [(1, 0), (1, 3), (5, 0), (13, 20), (70, 400), (3, 300)])
 @pytest.mark.parametrize("width", [1, 16, 20])
 def test_a_round_of_messages(count: int, edges: int, width: int) -> None:
@@ -96,6 +110,9 @@ def test_an_operator_gets_the_same_alone_and_beside_others(width: int) -> None:
     together = multiply(values, weights, bias)
     for first, stop in ((0, 1), (7, 20), (99, 100), (3, 100)):
         assert (multiply(values[:, first:stop], weights, bias) == together[:, :, first:stop]).all()
+    known, number = _draw(random, 2, 9, 64), random.integers(9, size=100)
+    begun = begin(values, weights, bias, known, number)
+    assert (begin(values[:, 7:20], weights, bias, known, number[7:20]) == begun[:, :, 7:20]).all()
     _use_widest()
 
 
@@ -189,6 +206,38 @@ def test_sizes_of_a_layer_that_do_not_fit_are_refused() -> None:
     for name, shape in (("values", (2, 5, 7)), ("values", (3, 5, 6)), ("values", (3, 4, 7)), ("result", (6, 5, 3))):
         with pytest.raises(ValueError, match="sizes that fit"):
             network_steps._network.multiply(*(good | {name: np.zeros(shape, dtype=np.float32)}).values())
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("values", np.zeros((6, 5, 7), dtype=np.float32)),
+        ("values", np.zeros((3, 4, 7), dtype=np.float32)),
+        ("weights", np.zeros((2, 6, 4), dtype=np.float32)),
+        ("bias", np.zeros((2, 3), dtype=np.float32)),
+        ("known", np.zeros((1, 3, 4), dtype=np.float32)),
+        ("known", np.zeros((2, 3, 5), dtype=np.float32)),
+        ("known", np.zeros((2, 2, 4), dtype=np.float32)),
+        ("known", np.zeros((2, 0, 4), dtype=np.float32)),
+        ("number", np.array([0, 1, 2, -1, 0])),
+        ("number", np.array([0, 1, 2, 3, 0])),
+        ("number", np.array([0, 1, 2, 1])),
+        ("result", np.zeros((5, 5, 4), dtype=np.float32)),
+    ],
+)
+def test_parts_of_a_first_layer_that_do_not_fit_are_refused(name: str, value: np.ndarray) -> None:
+    given = {
+        "values": np.zeros((3, 5, 7), dtype=np.float32),
+        "weights": np.zeros((2, 7, 4), dtype=np.float32),
+        "bias": np.zeros((2, 4), dtype=np.float32),
+        "known": np.zeros((2, 3, 4), dtype=np.float32),
+        "number": np.array([0, 1, 2, 1, 0]),
+        "result": np.zeros((6, 5, 4), dtype=np.float32),
+    }
+    network_steps._network.begin(*given.values())
+    with pytest.raises(ValueError, match="sizes that fit"):
+        network_steps._network.begin(*(given | {name: value}).values())
 
 
 @needs_compiled

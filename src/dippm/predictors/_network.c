@@ -91,6 +91,13 @@ static void pack(const float *weights, const float *bias, Shape shape, float *pa
     }
 }
 
+/* What the rows of a first layer begin with: of each operator the row of its number, one of `rows` of each member. */
+typedef struct {
+    const float *values;
+    const int64_t *number;
+    Py_ssize_t rows;
+} Known;
+
 /* The weighted sum of what an operator hears. */
 static void hear(const float *values, Py_ssize_t width, const Neighbours *neighbours, Py_ssize_t operator, float *result)
 {
@@ -103,9 +110,10 @@ static void hear(const float *values, Py_ssize_t width, const Neighbours *neighb
 }
 
 /* One member at one batch. `told` holds ROWS rows where there are neighbours: what producers and consumers tell, and the
-   operator itself; then values and result are of the same width, and what was heard is added where it is positive. */
-static void run_one(const float *values, Shape shape, const Neighbours *neighbours, const float *panels,
-                    const float *starts, float *told, float *result)
+   operator itself; then values and result are of the same width, and what was heard is added where it is positive. Where
+   the beginning is known, it is added, and nothing less than 0 stays. */
+static void run_one(const float *values, Shape shape, const Neighbours *neighbours, const Known *known,
+                    const float *panels, const float *starts, float *told, float *result)
 {
     float sums[ROWS * COLUMNS];
     Py_ssize_t width = shape.columns;
@@ -127,21 +135,27 @@ static void run_one(const float *values, Shape shape, const Neighbours *neighbou
             for (Py_ssize_t r = 0; r < rows; r++) {
                 float *target = result + (first + r) * width + column;
                 const float *sum = sums + r * COLUMNS;
-                if (neighbours == NULL) {
+                if (neighbours != NULL) {
+                    const float *before = values + (first + r) * width + column;
+                    for (Py_ssize_t j = 0; j < own; j++)
+                        target[j] = before[j] + (sum[j] > 0.0f ? sum[j] : 0.0f);
+                } else if (known != NULL) {
+                    const float *begun = known->values + known->number[first + r] * width + column;
+                    for (Py_ssize_t j = 0; j < own; j++) {
+                        float each = begun[j] + sum[j];
+                        target[j] = each > 0.0f ? each : 0.0f;
+                    }
+                } else {
                     memcpy(target, sum, (size_t)own * sizeof(float));
-                    continue;
                 }
-                const float *before = values + (first + r) * width + column;
-                for (Py_ssize_t j = 0; j < own; j++)
-                    target[j] = before[j] + (sum[j] > 0.0f ? sum[j] : 0.0f);
             }
         }
     }
 }
 
 /* -1 where there is no memory, else 0. */
-static int run(const float *values, Shape shape, int is_of_member, const Neighbours *neighbours, const float *weights,
-               const float *bias, float *result)
+static int run(const float *values, Shape shape, int is_of_member, const Neighbours *neighbours, const Known *known,
+               const float *weights, const float *bias, float *result)
 {
     size_t panels = (size_t)(shape.columns + COLUMNS - 1) / COLUMNS * COLUMNS;
     size_t own = panels * (size_t)(shape.terms + 1), told = neighbours ? (size_t)(ROWS * shape.terms) : 0;
@@ -149,12 +163,17 @@ static int run(const float *values, Shape shape, int is_of_member, const Neighbo
     if (held == NULL)
         return -1;
     for (Py_ssize_t member = 0; member < shape.members; member++) {
+        Known own_known = {0};
+        if (known != NULL) {
+            own_known = *known;
+            own_known.values += member * known->rows * shape.columns;
+        }
         pack(weights + member * shape.terms * shape.columns, bias + member * shape.columns, shape, held,
              held + panels * (size_t)shape.terms);
         for (Py_ssize_t batch = 0; batch < shape.batches; batch++) {
             Py_ssize_t place = batch * shape.members + member, read = is_of_member ? place : batch;
             Py_ssize_t width = neighbours ? shape.columns : shape.terms;
-            run_one(values + read * shape.operators * width, shape, neighbours, held,
+            run_one(values + read * shape.operators * width, shape, neighbours, known ? &own_known : NULL, held,
                     held + panels * (size_t)shape.terms, held + own, result + place * shape.operators * shape.columns);
         }
     }
@@ -247,7 +266,41 @@ static PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t c
     if (is_apart(arrays, held) && measure(values, weights, bias, result, &shape) && values->shape[2] == shape.terms &&
         (values->shape[0] == shape.batches || values->shape[0] == result->shape[0])) {
         Py_BEGIN_ALLOW_THREADS
-        status = run(values->buf, shape, values->shape[0] != shape.batches, NULL, weights->buf, bias->buf, result->buf);
+        status = run(values->buf, shape, values->shape[0] != shape.batches, NULL, NULL, weights->buf, bias->buf,
+                     result->buf);
+        Py_END_ALLOW_THREADS
+    }
+    return finish(arrays, held, status);
+}
+
+/* Whether there is a row for each number. */
+static int are_rows(const Py_buffer *number, Py_ssize_t rows)
+{
+    const int64_t *numbers = number->buf;
+    for (Py_ssize_t i = 0; i < number->shape[0]; i++)
+        if (numbers[i] < 0 || numbers[i] >= rows)
+            return 0;
+    return 1;
+}
+
+static PyObject *begin(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    static const Wanted WANTED[] = {
+        {"values", 'f', 3, 0}, {"weights", 'f', 3, 0}, {"bias", 'f', 2, 0},
+        {"known", 'f', 3, 0},  {"number", 'q', 1, 0},  {"result", 'f', 3, 1}};
+    Py_buffer arrays[MOST], *values = arrays, *weights = arrays + 1, *bias = arrays + 2, *rows = arrays + 3,
+                            *number = arrays + 4, *result = arrays + 5;
+    Shape shape;
+    int status = -2, held = view_all(given, count, WANTED, 6, arrays);
+    (void)module;
+    if (held < 0)
+        return NULL;
+    if (is_apart(arrays, held) && measure(values, weights, bias, result, &shape) && values->shape[2] == shape.terms &&
+        values->shape[0] == shape.batches && rows->shape[0] == shape.members && rows->shape[2] == shape.columns &&
+        number->shape[0] == shape.operators && are_rows(number, rows->shape[1])) {
+        Known known = {.values = rows->buf, .number = number->buf, .rows = rows->shape[1]};
+        Py_BEGIN_ALLOW_THREADS
+        status = run(values->buf, shape, 0, NULL, &known, weights->buf, bias->buf, result->buf);
         Py_END_ALLOW_THREADS
     }
     return finish(arrays, held, status);
@@ -291,7 +344,7 @@ static PyObject *listen(PyObject *module, PyObject *const *given, Py_ssize_t cou
         are_neighbours(arrays + 1, arrays + 2, arrays + 3, shape.operators, &neighbours[0]) &&
         are_neighbours(arrays + 4, arrays + 5, arrays + 6, shape.operators, &neighbours[1])) {
         Py_BEGIN_ALLOW_THREADS
-        status = run(values->buf, shape, 1, neighbours, weights->buf, bias->buf, result->buf);
+        status = run(values->buf, shape, 1, neighbours, NULL, weights->buf, bias->buf, result->buf);
         Py_END_ALLOW_THREADS
     }
     return finish(arrays, held, status);
@@ -313,6 +366,8 @@ static PyObject *use(PyObject *module, PyObject *given)
 static PyMethodDef METHODS[] = {
     {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL,
      "multiply(values, weights, bias, result)\n--\n\nSee dippm.predictors.network_steps."},
+    {"begin", (PyCFunction)(void (*)(void))begin, METH_FASTCALL,
+     "begin(values, weights, bias, known, number, result)\n--\n\nSee dippm.predictors.network_steps."},
     {"listen", (PyCFunction)(void (*)(void))listen, METH_FASTCALL,
      "listen(values, *producers, *consumers, weights, bias, result)\n--\n\nSee dippm.predictors.network_steps."},
     {"use", use, METH_O,

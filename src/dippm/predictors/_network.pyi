@@ -6,6 +6,15 @@ from dippm.costs.edges import IndexArray
 FloatArray = npt.NDArray[np.float32]
 
 def multiply(values: FloatArray, weights: FloatArray, bias: FloatArray, result: FloatArray, /) -> None: ...
+def begin(
+    values: FloatArray,
+    weights: FloatArray,
+    bias: FloatArray,
+    known: FloatArray,
+    number: IndexArray,
+    result: FloatArray,
+    /,
+) -> None: ...
 def listen(
     values: FloatArray,
     producers_start: IndexArray,

@@ -78,7 +78,7 @@ class CorrectedPlan:
         convolutions: What a network of convolutions corrects first; None where there is no such network.
 
     Shapes:
-        static: [U, F]; first: [1, M, U, W]; is_unseen: [C].
+        static: [U, F]; first: [M, U, W]; is_unseen: [C].
     """
 
     physical: PhysicalPlan
@@ -161,7 +161,7 @@ class Corrector:
             physical=physical,
             stretches=tuple(_Stretch.all_of(physical)),
             static=static,
-            first=self._ensemble.embed(self._static.expand(static)[None], self._of_static),
+            first=self._ensemble.embed(self._static.expand(static), self._of_static),
             # What was never trained on keeps its time.
             is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1)
             | is_unseen(physical, knows_fp32=Precision.FP32.value in self.artefact.measured["precisions"]),
@@ -193,9 +193,14 @@ class Corrector:
         mean = np.empty((*sample.kernel_ms.shape, 2))
         for stretch in plan.stretches:
             own = stretch.classes
-            first = self._ensemble.embed(self._changing.expand(sample.changing[:, own]), self._of_changing)
-            first += plan.first.take(physical.static_number[own], axis=2)
-            corrections = self._ensemble.corrections(first, stretch.producers, stretch.consumers)
+            corrections = self._ensemble.corrections(
+                self._changing.expand(sample.changing[:, own]),
+                self._of_changing,
+                plan.first,
+                physical.static_number[own],
+                stretch.producers,
+                stretch.consumers,
+            )
             mean[:, own] = np.exp(corrections.astype(np.float64)).mean(axis=1)
         if plan.convolutions is not None:
             mean[:, plan.convolutions.chosen, 0] *= sample.convolution
@@ -211,10 +216,11 @@ class Corrector:
         """Descriptors of each graph at each batch, see :func:`describe_calls`, [G, B, F]."""
         plan, changing = sample.plan, sample.changing
         graphs, plain_ms = plan.physical.classes_of_graphs, sample.kernel_ms * plan.physical.count
-        static = plan.static.take(plan.physical.static_number, axis=0)[None]
+        number = plan.physical.static_number
         descriptors = np.empty((len(graphs), len(changing), len(self.artefact.columns)), dtype=np.float32)
         for own, classes in zip(descriptors, graphs, strict=True):
-            own[:, self._static.places] = describe_calls(static[:, classes], plain_ms[:, classes])
+            static = plan.static.take(number[classes], axis=0)[None]
+            own[:, self._static.places] = describe_calls(static, plain_ms[:, classes])
             own[:, self._changing.places] = describe_calls(changing[:, classes], plain_ms[:, classes])
         return descriptors
 

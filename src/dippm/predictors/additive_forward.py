@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
 from dippm.features.physical import LARGEST_CORRECTION
-from dippm.predictors.network_steps import Neighbours, listen, multiply
+from dippm.predictors.network_steps import Neighbours, begin, listen, multiply
 
 __all__ = ["Ensemble"]
 
@@ -48,28 +48,39 @@ class Ensemble:
         """The part of the first layer, without its bias, that some of the features make.
 
         Args:
-            features: Scaled features of the operators at each batch.
+            features: Scaled features, a row for each different set of them.
             weights: What :meth:`first_layer` gives for them.
 
         Shapes:
-            features: [B, N, columns]; weights: [M, columns, W]; result: [B, M, N, W].
+            features: [U, columns]; weights: [M, columns, W]; result: [M, U, W].
         """
-        return multiply(features, weights, np.zeros_like(self._input_bias))
+        result: FloatArray = multiply(features[None], weights, np.zeros_like(self._input_bias))[0]
+        return result
 
-    def corrections(self, first: FloatArray, producers: Neighbours, consumers: Neighbours) -> FloatArray:
+    def corrections(
+        self,
+        features: FloatArray,
+        weights: FloatArray,
+        known: FloatArray,
+        number: IndexArray,
+        producers: Neighbours,
+        consumers: Neighbours,
+    ) -> FloatArray:
         """Logarithms of both corrections of each operator by each member.
 
         Args:
-            first: All parts of the first layer together; see :meth:`embed`. Changed in place.
+            features: Scaled features of the operators at each batch, those that :meth:`embed` was not given.
+            weights: What :meth:`first_layer` gives for them.
+            known: What :meth:`embed` gave for the others.
+            number: Which row of these each operator has.
             producers: Whom each operator reads from.
             consumers: Who reads from each operator.
 
         Shapes:
-            first: [B, M, N, W]; result: [B, M, N, 2].
+            features: [B, N, columns]; weights: [M, columns, W]; known: [M, U, W]; number: [N]; result: [B, M, N, 2].
         """
-        first += self._input_bias[:, None]
-        values = np.maximum(first, 0.0, out=first)
-        for weights, bias in zip(self._rounds, self._biases, strict=True):
-            values = listen(values, producers, consumers, weights, bias)
+        values = begin(features, weights, self._input_bias, known, number)
+        for weights_of_round, bias in zip(self._rounds, self._biases, strict=True):
+            values = listen(values, producers, consumers, weights_of_round, bias)
         result: FloatArray = _BOUND * np.tanh(multiply(values, self._output, self._output_bias) / _BOUND)
         return result

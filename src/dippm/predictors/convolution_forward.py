@@ -12,7 +12,7 @@ from dippm.costs.edges import IndexArray
 from dippm.features.physical import COLUMNS, LARGEST_CORRECTION, STATIC, PhysicalPlan, PhysicalSamples, Ramps
 from dippm.features.physical.columns import AT
 from dippm.predictors.network_inputs import NetworkInputs
-from dippm.predictors.network_steps import multiply
+from dippm.predictors.network_steps import begin, multiply
 
 __all__ = ["CONVOLUTIONS", "ConvolutionForward", "PreparedConvolutions"]
 
@@ -35,7 +35,7 @@ class PreparedConvolutions:
         number: Which of these each convolution has.
 
     Shapes:
-        chosen, number: [K]; first: [1, 1, U, W].
+        chosen, number: [K]; first: [1, U, W].
     """
 
     chosen: IndexArray
@@ -84,7 +84,7 @@ class ConvolutionForward:
             for name in (*(f"own.{layer}" for layer in range(layers)), "output")
         ]
         # Sizes that do not fit raise here, and not when the first model is asked for.
-        of_nothing = self._finish(self._bias[None, :, None].copy())
+        of_nothing = self._finish(np.maximum(self._bias, 0.0)[None, :, None])
         if not (np.isfinite(of_nothing).all() and all(np.isfinite(v).all() for v in (rows, *scale.values()))):
             raise ValueError("its weights are no numbers")
 
@@ -93,19 +93,18 @@ class ConvolutionForward:
         (chosen,) = np.nonzero(physical.static[:, AT["is_conv"]] > 0.0)
         _, places, number = np.unique(physical.static_number[chosen], return_index=True, return_inverse=True)
         static = self._static.expand(self._static.scale(physical.static.take(chosen[places], axis=0)))
-        first = multiply(static[None], self._of_static, np.zeros_like(self._bias))
+        first = multiply(static[None], self._of_static, np.zeros_like(self._bias))[0]
         return PreparedConvolutions(chosen=chosen, first=first, number=number)
 
     def factors(self, sample: PhysicalSamples, prepared: PreparedConvolutions) -> FloatArray:
         """What the kernel time of each convolution is to be multiplied by at each batch, [B, K]."""
         changing = self._changing.scale(sample.changing.take(prepared.chosen, axis=1))
-        values = multiply(self._changing.expand(changing), self._of_changing, self._bias)
-        values += prepared.first.take(prepared.number, axis=2)
-        return self._finish(values)
+        return self._finish(
+            begin(self._changing.expand(changing), self._of_changing, self._bias, prepared.first, prepared.number)
+        )
 
     def _finish(self, values: Float32Array) -> FloatArray:
-        """The factors by what the first layer makes of convolutions, [B, 1, K, W] to [B, K]."""
-        np.maximum(values, 0.0, out=values)
+        """The factors by what is positive of what the first layer makes of convolutions, [B, 1, K, W] to [B, K]."""
         *own, last = self._layers
         for weights, bias in own:
             values += np.maximum(multiply(values, weights, bias), 0.0)

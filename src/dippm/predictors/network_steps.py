@@ -1,6 +1,6 @@
-"""The two steps that the additive networks consist of: a dense layer, and a round of messages.
+"""The steps that the additive networks consist of: a dense layer, the first of them, and a round of messages.
 
-Both are compiled where there was a compiler. NumPy's products would do, but spread over threads that wait for each
+They are compiled where there was a compiler. NumPy's products would do, but spread over threads that wait for each
 other where the machine is busy, and round a row by where it lies among others, so that a model would not get the same
 answer alone and beside others.
 """
@@ -23,7 +23,7 @@ except ImportError:  # there was no compiler
 else:
     _IS_COMPILED = True
 
-__all__ = ["Neighbours", "listen", "multiply"]
+__all__ = ["Neighbours", "begin", "listen", "multiply"]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -84,6 +84,38 @@ def multiply(values: FloatArray, weights: FloatArray, bias: FloatArray) -> Float
         return _product(values if values.ndim == 4 else values[:, None], weights) + bias[:, None]
     result = np.empty((batches, members, count, columns), dtype=np.float32)
     _network.multiply(_flat(values), np.ascontiguousarray(weights), np.ascontiguousarray(bias), _flat(result))
+    return result
+
+
+def begin(
+    values: FloatArray, weights: FloatArray, bias: FloatArray, known: FloatArray, number: IndexArray
+) -> FloatArray:
+    """A first layer, of which a part is known already, and what is positive of it.
+
+    Args:
+        values: What the rest of the layer reads, the same for all members.
+        weights: Weights of the rest, of each member.
+        bias: Biases of the layer.
+        known: What the known part comes to, for each different row of what it reads.
+        number: Which of these rows each operator has.
+
+    Shapes:
+        values: [B, N, K]; weights: [M, K, J]; bias: [M, J]; known: [M, U, J]; number: [N]; result: [B, M, N, J].
+    """
+    members, _, columns = weights.shape
+    if not _IS_COMPILED:
+        first = multiply(values, weights, bias)
+        first += known.take(number, axis=1)
+        return np.maximum(first, 0.0, out=first)
+    result = np.empty((len(values), members, len(number), columns), dtype=np.float32)
+    _network.begin(
+        np.ascontiguousarray(values),
+        np.ascontiguousarray(weights),
+        np.ascontiguousarray(bias),
+        np.ascontiguousarray(known),
+        np.ascontiguousarray(number, dtype=np.int64),
+        _flat(result),
+    )
     return result
 
 
