@@ -65,6 +65,7 @@ def test_a_network_goes_on_from_what_it_learned_first(samples, parts, settings, 
         tmp_path / "alone",
     )
     assert np.array_equal(fitted.scaling.target_mean, alone.scaling.target_mean)
+    assert (alone.learning_rate, fitted.learning_rate) == (1e-9, pytest.approx(1e-10))
     for name, values in alone.weights.items():
         assert fitted.weights[name] == pytest.approx(values, abs=1e-6)
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +25,11 @@ from dippm.devices import DeviceSpec
 from dippm.graph import Graph
 from dippm.placement.mig import MigPolicy
 from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.additive_artefact import ARTEFACT_FOLDER
 from dippm.predictors.answerable import check_answerable
 from dippm.predictors.best_times import BestTimes
 from dippm.predictors.board_load import BoardLoad
-from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
+from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.physics_answers import DeviceAnswers
 from dippm.predictors.physics_doubt import memory_spreads
 from dippm.predictors.prediction import Prediction
@@ -96,11 +98,14 @@ class PhysicsPredictor:
 
     @staticmethod
     @cache
-    def load() -> PhysicsPredictor:
-        """The shipped predictor, read once per process."""
-        training = Calibration.read(TRAINING_ARTEFACT_PATH)
+    def load(folder: Path = ARTEFACT_FOLDER) -> PhysicsPredictor:
+        """Read the artefacts of a folder, the shipped ones where none is named; once per process.
+
+        Kernel times are the shipped ones always.
+        """
+        inference, training = (Calibration.read(folder / path.name) for path in (ARTEFACT_PATH, TRAINING_ARTEFACT_PATH))
         return PhysicsPredictor(
-            Calibration.read(), load_kernel_model(), training=training, additive=AdditivePredictor.load()
+            inference, load_kernel_model(), training=training, additive=AdditivePredictor.load(folder)
         )
 
     def predict(

@@ -1,4 +1,4 @@
-"""Labels that nobody measured: what the shipped predictor says of a collection's models.
+"""Labels that nobody measured: what a predictor says of a collection's models.
 
 A network that learns from a few hundred measured models has seen too few graphs. Thousands of predicted ones show it
 what size, depth and operators do; from measurements it then learns what the predictor does not know.
@@ -33,6 +33,7 @@ def predict_labels(
     device: DeviceSpec,
     conditions: Conditions,
     software: Software,
+    predictor: PhysicsPredictor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Label]:
     """Predict recipes as if they had been measured, one after the other, all batches of a model together.
@@ -46,6 +47,7 @@ def predict_labels(
         device: The device.
         conditions: Precision, mode, layout, runtime and, in training, the optimizer.
         software: Releases of PyTorch and CUDA.
+        predictor: What predicts them; the shipped predictor when left out.
         on_progress: Called with the number of models done and their total.
 
     Returns:
@@ -56,7 +58,7 @@ def predict_labels(
         UnsupportedError: ``software.impossible`` or ``runtime.unsupported``, at the call, where nothing can run so.
     """
     check_software(driving_build(device, software), device, conditions.runtime)
-    return _predict(recipes, cache, device, conditions, software, on_progress)
+    return _predict(recipes, cache, device, conditions, software, predictor or PhysicsPredictor.load(), on_progress)
 
 
 def _predict(
@@ -65,9 +67,9 @@ def _predict(
     device: DeviceSpec,
     conditions: Conditions,
     software: Software,
+    predictor: PhysicsPredictor,
     on_progress: Callable[[int, int], None] | None,
 ) -> Iterator[Label]:
-    predictor = PhysicsPredictor.load()
     of_model: dict[str, list[Recipe]] = defaultdict(list)
     for recipe in recipes:
         of_model[recipe.model_key].append(recipe)
