@@ -11,11 +11,11 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ __all__ = [
     "SampleTable",
     "assign_parts",
     "build_samples",
+    "build_table",
     "graphs_of_model",
     "parts_of_split",
     "to_offsets",
@@ -46,8 +47,10 @@ _FORMAT = 2
 FRACTIONS = (0.7, 0.15, 0.15)
 """Training, validation and test, as in Table 3 of the DIPPM paper."""
 
+FloatArray = npt.NDArray[np.float64]
 OnProgress = Callable[[int, int], None]
-_ARRAYS = ("node_features", "edge_index", "node_offsets", "edge_offsets", "static_features", "cost_sums")
+_Sample = TypeVar("_Sample")
+_Table = TypeVar("_Table", bound="SampleTable")
 
 
 class Part(IntEnum):
@@ -59,60 +62,14 @@ class Part(IntEnum):
     NONE = 3
 
 
-class SampleTable(Protocol):
-    """What splits and reports need of samples, whatever features they hold; fields as of :class:`GraphSamples`."""
-
-    @property
-    def labels(self) -> tuple[Label, ...]:
-        """The label of each sample."""
-        ...
-
-    @property
-    def targets(self) -> npt.NDArray[np.float64]:
-        """Measured figures, [S, 3]."""
-        ...
-
-    @property
-    def cost_sums(self) -> npt.NDArray[np.float64]:
-        """Summed costs, [S, C]."""
-        ...
-
-    @property
-    def node_counts(self) -> npt.NDArray[np.int64]:
-        """Operators of each sample."""
-        ...
-
-    @property
-    def families(self) -> npt.NDArray[np.str_]:
-        """Family of each sample."""
-        ...
-
-    @property
-    def key(self) -> str:
-        """Hash of all that made them."""
-        ...
-
-    @property
-    def unread(self) -> dict[str, str]:
-        """Models whose graph cannot be read: model key to reason."""
-        ...
-
-    def __len__(self) -> int:
-        """Number of samples."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class GraphSamples:
-    """Samples as arrays.
+class SampleTable:
+    """What splits and reports need of samples, whatever features they hold; one sample is one model at one batch.
 
     Args:
         labels: The label of each sample, with the hash of its graph.
-        node_features: Features of all operators of all samples.
-        edge_index: Edges as (source, target), counted within their sample.
         node_offsets: Where the nodes of each sample begin, and the end.
         edge_offsets: Where its edges begin, and the end.
-        static_features: MACs, batch, convolutions, dense layers and ReLUs.
         cost_sums: Summed costs, see :mod:`dippm.features.cost_sums`.
         targets: Measured figures in the order of :data:`dippm.datasets.selection.METRICS`, NaN where there is none.
         key: Hash of all that made them.
@@ -120,16 +77,12 @@ class GraphSamples:
             reason.
 
     Shapes:
-        node_features: [N, 32]; edge_index: [2, E]; offsets: [S + 1]; static_features: [S, 5]; cost_sums: [S, C];
-        targets: [S, 3].
+        offsets: [S + 1]; cost_sums: [S, C]; targets: [S, 3].
     """
 
     labels: tuple[Label, ...]
-    node_features: npt.NDArray[np.float32]
-    edge_index: npt.NDArray[np.int64]
     node_offsets: npt.NDArray[np.int64]
     edge_offsets: npt.NDArray[np.int64]
-    static_features: npt.NDArray[np.float64]
     cost_sums: npt.NDArray[np.float64]
     targets: npt.NDArray[np.float64]
     key: str
@@ -147,6 +100,24 @@ class GraphSamples:
     def families(self) -> npt.NDArray[np.str_]:
         """Family of each sample."""
         return np.array([label.recipe.family for label in self.labels])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GraphSamples(SampleTable):
+    """Samples as arrays.
+
+    Args:
+        node_features: Features of all operators of all samples.
+        edge_index: Edges as (source, target), counted within their sample.
+        static_features: MACs, batch, convolutions, dense layers and ReLUs.
+
+    Shapes:
+        node_features: [N, 32]; edge_index: [2, E]; static_features: [S, 5].
+    """
+
+    node_features: npt.NDArray[np.float32]
+    edge_index: npt.NDArray[np.int64]
+    static_features: npt.NDArray[np.float64]
 
     def nodes_of(self, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Features of all nodes of these samples."""
@@ -193,69 +164,34 @@ def build_samples(
         UsageError: ``samples.empty`` where no graph can be read or no label has a figure; ``samples.unwritable``.
     """
     labels = [label for label in labels if np.isfinite(read_targets([label])).any()]
-    key = _key_of(labels, edges)
-    path = Path(folder) / "samples" / f"{key}.npz"
-    stored = _read(path, labels, key=key)
-    if stored is not None:
-        return stored
-    report = on_progress or (lambda _done, _total: None)
-    cache = GraphCache(folder)
-    failures = build_graphs((label.recipe for label in labels), cache, jobs=jobs, on_progress=report)
-    unread = {failure.recipe.model_key: failure.reason for failure in failures}
-    samples = _compute(labels, cache, key=key, edges=edges, unread=unread, report=report)
-    _write(path, samples, labels)
-    return samples
-
-
-def _key_of(labels: Sequence[Label], edges: EdgeMode) -> str:
-    """Names what the arrays are made of: models, batches and precision. The figures are taken from the labels."""
     precisions = sorted({label.configuration.conditions.precision.value for label in labels})
-    made_of = [_FORMAT, edges.value, COST_COLUMNS, precisions, [label.recipe.key for label in labels]]
-    return hashlib.sha256(json.dumps(made_of, separators=(",", ":")).encode()).hexdigest()[:16]
+
+    def compute(cached: CachedGraph, labels: Sequence[Label]) -> Iterable[tuple[PmgnsSample, FloatArray]]:
+        batches = [label.recipe.batch for label in labels]
+        precision = labels[0].configuration.conditions.precision
+        samples = compute_features_of_batches(cached.graph, batches, edges)
+        return zip(samples, compute_cost_sums(cached.graph, batches, precision=precision), strict=True)
+
+    return build_table(
+        GraphSamples,
+        labels,
+        folder,
+        made_of=[_FORMAT, edges.value, COST_COLUMNS, precisions],
+        compute=compute,
+        stack=_stack,
+        jobs=jobs,
+        on_progress=on_progress,
+    )
 
 
-def _compute(
-    labels: Sequence[Label], cache: GraphCache, *, key: str, edges: EdgeMode, unread: dict[str, str], report: OnProgress
-) -> GraphSamples:
-    recipes = [label.recipe for label in labels]
-    positions: dict[str, list[int]] = defaultdict(list)
-    for position, recipe in enumerate(recipes):
-        positions[recipe.model_key].append(position)
-    made: dict[int, tuple[PmgnsSample, npt.NDArray[np.float64], str]] = {}
-    for done, (model_key, members) in enumerate(positions.items()):
-        report(done, len(positions))
-        for cached, held in graphs_of_model(recipes, members, cache):
-            if cached is None:
-                unread.setdefault(model_key, "The cache has lost it.")
-                continue
-            batches = [recipes[position].batch for position in held]
-            precision = labels[members[0]].configuration.conditions.precision
-            try:
-                features = compute_features_of_batches(cached.graph, batches, edges)
-                sums = compute_cost_sums(cached.graph, batches, precision=precision)
-            except DippmError as exc:
-                unread[model_key] = str(exc)
-                continue
-            for position, sample, row in zip(held, features, sums, strict=True):
-                made[position] = sample, row, cached.fingerprint
-    report(len(positions), len(positions))
-    if not made:
-        reason = next(iter(unread.values()), "no label has a figure.")
-        raise UsageError(f"There is nothing to learn from: {reason}", code="samples.empty")
-    kept = np.array(sorted(made), dtype=np.int64)
-    features = [made[position][0] for position in kept]
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "node_features": np.concatenate([sample.node_features for sample in features]),
-        "edge_index": np.concatenate([sample.edge_index for sample in features], axis=1),
-        "node_offsets": to_offsets([len(sample.node_features) for sample in features]),
-        "edge_offsets": to_offsets([sample.edge_index.shape[1] for sample in features]),
-        "static_features": np.stack([sample.static_features for sample in features]),
-        "cost_sums": np.stack([made[position][1] for position in kept]),
-        "kept": kept,
-        "graph_hashes": np.array([made[position][2] for position in kept]),
-        "unread": np.array(json.dumps(unread)),
+def _stack(samples: Sequence[PmgnsSample]) -> dict[str, npt.NDArray[Any]]:
+    return {
+        "node_features": np.concatenate([sample.node_features for sample in samples]),
+        "edge_index": np.concatenate([sample.edge_index for sample in samples], axis=1),
+        "node_offsets": to_offsets([len(sample.node_features) for sample in samples]),
+        "edge_offsets": to_offsets([sample.edge_index.shape[1] for sample in samples]),
+        "static_features": np.stack([sample.static_features for sample in samples]),
     }
-    return _assemble(labels, arrays, key=key)
 
 
 def graphs_of_model(
@@ -271,45 +207,102 @@ def graphs_of_model(
         yield cached, [position]
 
 
-def _assemble(labels: Sequence[Label], arrays: Mapping[str, npt.NDArray[Any]], *, key: str) -> GraphSamples:
+def build_table(
+    table: type[_Table],
+    labels: Sequence[Label],
+    folder: str | os.PathLike[str],
+    *,
+    name: str = "",
+    made_of: Sequence[object],
+    compute: Callable[[CachedGraph, Sequence[Label]], Iterable[tuple[_Sample, FloatArray]]],
+    stack: Callable[[Sequence[_Sample]], dict[str, npt.NDArray[Any]]],
+    jobs: int,
+    on_progress: OnProgress | None,
+) -> _Table:
+    """Make a table of samples, or read it back.
+
+    Args:
+        table: What is made.
+        labels: Labels that have a figure, one of each recipe.
+        folder: Cache: the graphs lie in it, see :class:`GraphCache`, and the arrays under ``samples/``.
+        name: What the names of such files begin with.
+        made_of: What the arrays depend on beside the recipes. Figures are taken from the labels.
+        compute: Samples of one graph, which differ in their batch alone, and their summed costs.
+        stack: The table's own arrays, and the offsets.
+        jobs: Processes that read models which the cache lacks.
+        on_progress: Called with the number of models done and their total, first while graphs are read, then while
+            samples are computed.
+
+    Raises:
+        UsageError: ``samples.empty`` where there is no sample; ``samples.unwritable``.
+    """
+    text = json.dumps([*made_of, [label.recipe.key for label in labels]], separators=(",", ":"))
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    path = Path(folder) / "samples" / f"{name}{key}.npz"
+    stored = read_arrays(path)
+    if stored is not None:
+        try:
+            return _assemble(table, labels, stored, key=key)
+        except (ValueError, TypeError, KeyError, IndexError):
+            # Damaged: it is made again.
+            pass
+    report = on_progress or (lambda _done, _total: None)
+    cache = GraphCache(folder)
+    failures = build_graphs((label.recipe for label in labels), cache, jobs=jobs, on_progress=report)
+    unread = {failure.recipe.model_key: failure.reason for failure in failures}
+    recipes = [label.recipe for label in labels]
+    positions: dict[str, list[int]] = defaultdict(list)
+    for position, recipe in enumerate(recipes):
+        positions[recipe.model_key].append(position)
+    made: dict[int, tuple[_Sample, FloatArray, str]] = {}
+    for done, (model_key, members) in enumerate(positions.items()):
+        report(done, len(positions))
+        for cached, held in graphs_of_model(recipes, members, cache):
+            if cached is None:
+                unread.setdefault(model_key, "The cache has lost it.")
+                continue
+            try:
+                found = compute(cached, [labels[position] for position in held])
+            except DippmError as exc:
+                unread[model_key] = str(exc)
+                continue
+            for position, (sample, cost_sums) in zip(held, found, strict=True):
+                made[position] = sample, cost_sums, cached.fingerprint
+    report(len(positions), len(positions))
+    if not made:
+        reason = next(iter(unread.values()), "no label has a figure.")
+        raise UsageError(f"There is nothing to learn from: {reason}", code="samples.empty")
+    kept = sorted(made)
+    arrays = {
+        **stack([made[position][0] for position in kept]),
+        "cost_sums": np.stack([made[position][1] for position in kept]),
+        "kept": np.array(kept),
+        "graph_hashes": np.array([made[position][2] for position in kept]),
+        "unread": np.array(json.dumps(unread)),
+    }
+    write_arrays(path, arrays)
+    return _assemble(table, labels, arrays, key=key)
+
+
+def _assemble(
+    table: type[_Table], labels: Sequence[Label], arrays: Mapping[str, npt.NDArray[Any]], *, key: str
+) -> _Table:
     chosen = tuple(
         replace(labels[position], graph_hash=str(graph_hash))
         for position, graph_hash in zip(arrays["kept"].tolist(), arrays["graph_hashes"], strict=True)
     )
     targets = read_targets(chosen)
     digest = hashlib.sha256("".join([key, *(label.key for label in chosen)]).encode() + targets.tobytes())
-    return GraphSamples(
-        labels=chosen,
-        targets=targets,
-        key=digest.hexdigest()[:16],
-        unread=json.loads(str(arrays["unread"])),
-        **{name: arrays[name] for name in _ARRAYS},
-    )
+    values: dict[str, Any] = {
+        "labels": chosen,
+        "targets": targets,
+        "key": digest.hexdigest()[:16],
+        "unread": json.loads(str(arrays["unread"])),
+    }
+    values |= {each.name: arrays[each.name] for each in fields(table) if each.name not in values}
+    return table(**values)
 
 
 def to_offsets(counts: Sequence[int]) -> npt.NDArray[np.int64]:
     """Where the rows of each sample begin, and the end."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
-
-
-def _read(path: Path, labels: Sequence[Label], *, key: str) -> GraphSamples | None:
-    """The samples of a file, or None where there is none in good order."""
-    stored = read_arrays(path)
-    try:
-        return None if stored is None else _assemble(labels, stored, key=key)
-    except (ValueError, TypeError, KeyError, IndexError):
-        # Damaged: it is made again.
-        return None
-
-
-def _write(path: Path, samples: GraphSamples, labels: Sequence[Label]) -> None:
-    position_of = {label.key: position for position, label in enumerate(labels)}
-    write_arrays(
-        path,
-        {
-            "kept": np.array([position_of[label.key] for label in samples.labels]),
-            "graph_hashes": np.array([label.graph_hash for label in samples.labels]),
-            "unread": np.array(json.dumps(samples.unread)),
-            **{name: getattr(samples, name) for name in _ARRAYS},
-        },
-    )
