@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from dippm.datasets.array_file import read_arrays, write_arrays
 from dippm.training.additive_fit import AdditiveSettings, fit_additive
 from dippm.training.additive_labels import family_folds, random_parts
 from dippm.training.additive_novelty import describe_samples, find_neighbours
@@ -126,15 +126,9 @@ def _predict(
     made_of = [samples.key, asdict(settings), learnt.tolist(), validation.tolist(), test.tolist()]
     key = hashlib.sha256(json.dumps(made_of, separators=(",", ":")).encode()).hexdigest()[:16]
     path = folder / f"predictions-{key}.npz"
-    names = [field.name for field in fields(HeldOut)]
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            return HeldOut(**{name: stored[name] for name in names})
-    except FileNotFoundError:
-        pass
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
-        # Cut off or damaged: it is made again.
-        path.unlink(missing_ok=True)
+    stored = read_arrays(path)
+    if stored is not None and stored.keys() == {field.name for field in fields(HeldOut)}:
+        return HeldOut(**stored)
     fitted = fit_additive(samples, learnt, settings)
     descriptors = describe_samples(samples, fitted.scale)
     novelty = find_neighbours(descriptors, training)
@@ -146,6 +140,5 @@ def _predict(
         test_ms=fitted.predict_ms(samples, test),
         test_distance=novelty.distance(descriptors[test]),
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(path, allow_pickle=False, **{name: getattr(held, name) for name in names})
+    write_arrays(path, {field.name: getattr(held, field.name) for field in fields(held)})
     return held

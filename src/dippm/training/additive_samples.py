@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
 import os
-import zipfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,9 @@ from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.rates import Rates
 from dippm.costs.training_step.training_graph import TrainingGraph, TrainingSettings, make_training_graph
 from dippm.datasets import fast_norms, label_graphs, software_graphs
+from dippm.datasets.array_file import read_arrays, write_arrays
 from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.graph_samples import to_offsets
 from dippm.datasets.label_graphs import load_label_graph
 from dippm.datasets.software_graphs import as_measured
 from dippm.datasets.store.label import Label
@@ -171,10 +171,11 @@ def build_additive_samples(
     rates = rates or shared_rates()
     key = _key_of(labels, rates, device)
     path = Path(folder) / f"additive-{key}.npz"
-    arrays = _read(path)
-    if arrays is None:
-        arrays = _compute(labels, GraphCache(cache), rates, device)
-        _write(path, arrays)
+    stored = read_arrays(path)
+    if stored is None:
+        stored = _compute(labels, GraphCache(cache), rates, device)
+        write_arrays(path, stored)
+    arrays = SampleArrays(**stored)
     kept = [
         replace(labels[position], graph_hash=str(graph_hash))
         for position, graph_hash in zip(arrays.kept.tolist(), arrays.graph_hashes, strict=True)
@@ -216,7 +217,9 @@ def _digest_of_rules() -> str:
     return digest.hexdigest()
 
 
-def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: DeviceSpec | None) -> SampleArrays:
+def _compute(
+    labels: Sequence[Label], cache: GraphCache, rates: Rates, device: DeviceSpec | None
+) -> dict[str, npt.NDArray[Any]]:
     kernels = load_kernel_model()
     groups: dict[tuple[str, Mode, str, str, Optimizer | None], list[int]] = defaultdict(list)
     for position, label in enumerate(labels):
@@ -266,12 +269,12 @@ def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: D
     if not order:
         raise UsageError("There is nothing to learn from: the cache has the graph of no label.", code="samples.empty")
     for name, of in (("node", "count"), ("producer", "producer_source"), ("consumer", "consumer_source")):
-        parts[f"{name}_offsets"] = [_offsets([len(part) for part in parts[of]])]
+        parts[f"{name}_offsets"] = [to_offsets([len(part) for part in parts[of]])]
     parts["kept"] = [np.array(order, dtype=np.int64)]
     joined = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     for name in ("kernel_ms", "launches", "count", "parameters_m"):
         joined[name] = joined[name].astype(np.float32)
-    return SampleArrays(**joined)
+    return joined
 
 
 def shared_rates() -> Rates:
@@ -301,37 +304,3 @@ def graph_that_ran(graph: Graph, label: Label) -> Graph | TrainingGraph:
         return graph
     settings = TrainingSettings(optimizer=conditions.optimizer or Optimizer.SGD, precision=conditions.precision)
     return make_training_graph(graph, settings)
-
-
-def _offsets(counts: Sequence[int]) -> IndexArray:
-    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
-
-
-def _read(path: Path) -> SampleArrays | None:
-    """The arrays of a file, or None where there is none in good order."""
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            return SampleArrays(**{each.name: stored[each.name] for each in fields(SampleArrays)})
-    except FileNotFoundError:
-        return None
-    except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile):
-        # Cut off or damaged: it is made again.
-        return None
-
-
-def _write(path: Path, arrays: SampleArrays) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **{each.name: getattr(arrays, each.name) for each in fields(arrays)})
-        unfinished.replace(path)
-    except OSError as exc:
-        raise UsageError(
-            f"The samples cannot be written to '{path}': {exc.strerror or exc}.",
-            code="samples.unwritable",
-            cure="Give a folder on a disk with room.",
-        ) from exc
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
