@@ -72,6 +72,20 @@ def test_readers_and_writers(graph: Graph) -> None:
     assert editor.writer(0) == -1
 
 
+def test_the_writer_of_what_is_read_once(graph: Graph) -> None:
+    editor = GraphEditor(graph)
+    assert editor.inner_writer(1, OpKind.RELU) == graph.nodes[0]
+    assert editor.inner_writer(1, OpKind.ADD) is None
+    assert editor.inner_writer(3, OpKind.ADD) is None  # an output
+
+
+def test_numbers_are_stored_and_of_one_element(builder: Any) -> None:
+    scale, weight, x = builder.weight(1, 1), builder.weight(1, 2), builder.input(1, 1)
+    builder.node(OpKind.MUL, [x, scale, weight], 1, 2)
+    editor = GraphEditor(builder.graph())
+    assert [editor.is_number(index) for index in (scale, weight, x)] == [True, False, False]
+
+
 def test_replaced_node_is_what_readers_see(graph: Graph) -> None:
     editor = GraphEditor(graph)
     editor.replace(2, replace(graph.nodes[2], inputs=(1,)))

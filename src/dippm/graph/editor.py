@@ -66,6 +66,10 @@ class GraphEditor:
         is_match = node.kind is kind and (function is None or node.attributes.get("function") == function)
         return node if is_match else None
 
+    def inner_writer(self, tensor: int, kind: OpKind) -> Node | None:
+        """The node that writes a tensor, if it is of that kind and the tensor is read once."""
+        return self.writer_of_kind(tensor, kind) if self.only_reader(tensor) >= 0 else None
+
     def readers(self, tensor: int) -> list[int]:
         """Positions of the nodes that read a tensor, in order; -1 stands for the graph's output."""
         return sorted(set(self._live_readers(tensor)))
@@ -96,6 +100,10 @@ class GraphEditor:
     def is_stored(self, tensor: int) -> bool:
         """Whether a tensor itself is stored with the model."""
         return self.tensors[tensor].role in (TensorRole.PARAMETER, TensorRole.BUFFER, TensorRole.CONSTANT)
+
+    def is_number(self, tensor: int) -> bool:
+        """Whether a tensor is one number that is stored with the model."""
+        return self.is_stored(tensor) and all(dim == (0, 1) for dim in self.tensors[tensor].shape)
 
     def is_stored_or_cast(self, tensor: int) -> bool:
         """Whether a tensor is stored with the model, or a cast of one that is, as mixed precision makes one."""

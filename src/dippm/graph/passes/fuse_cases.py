@@ -94,7 +94,7 @@ def _between(editor: GraphEditor, node: Node) -> Found | None:
                     continue
                 end = difference.inputs[0]
                 if share is not None and any(_comes_back(editor, other, end, way) for other in node.inputs):
-                    weights = [weight for weight in share.inputs if weight != way and not _is_number(editor, weight)]
+                    weights = [weight for weight in share.inputs if weight != way and not editor.is_number(weight)]
                     return OpKind.BINARY, "lerp", (start, end, *weights)
     return None
 
@@ -104,10 +104,6 @@ def _comes_back(editor: GraphEditor, index: int, end: int, way: int) -> bool:
     return rest is not None and rest.inputs[0] == end and _reads(editor, rest.inputs[-1], OpKind.MUL, way)
 
 
-def _is_number(editor: GraphEditor, index: int) -> bool:
-    return editor.is_stored(index) and all(dim == (0, 1) for dim in editor.tensors[index].shape)
-
-
 def _finite(editor: GraphEditor, node: Node) -> Found | None:
     chosen: list[int] = []
     asked: set[str] = set()
@@ -115,7 +111,7 @@ def _finite(editor: GraphEditor, node: Node) -> Found | None:
     x = -1
     while current is not None and _is_choice(current) and len(current.inputs) >= 2:
         condition = current.inputs[0]
-        others = [index for index in current.inputs[1:] if not _is_number(editor, index)]
+        others = [index for index in current.inputs[1:] if not editor.is_number(index)]
         if len(others) != 1:
             return None
         chosen.append(condition)
@@ -144,7 +140,7 @@ def _asks(editor: GraphEditor, index: int, asked: set[str], x: int) -> bool:
             inputs = node.inputs
         else:
             return False
-        rest = [item for item in inputs if not _is_number(editor, item)]
+        rest = [item for item in inputs if not editor.is_number(item)]
         if len(rest) > 1:
             return all(_asks(editor, item, asked, x) for item in rest)
         if not rest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dippm.graph.editor import GraphEditor
-from dippm.graph.graph import Node
 from dippm.graph.op_kind import OpKind
 
 __all__ = ["fuse_im2col"]
@@ -18,9 +17,9 @@ def fuse_im2col(editor: GraphEditor) -> None:
     for position, node in enumerate(editor.nodes):
         if node is None or node.kind is not OpKind.VIEW or node.attributes.get("function") != "reshape":
             continue
-        turned = _inner(editor, node.inputs[0], OpKind.VIEW)
-        columns = None if turned is None else _inner(editor, turned.inputs[0], OpKind.GATHER)
-        rows = None if columns is None else _inner(editor, columns.inputs[0], OpKind.GATHER)
+        turned = editor.inner_writer(node.inputs[0], OpKind.VIEW)
+        columns = None if turned is None else editor.inner_writer(turned.inputs[0], OpKind.GATHER)
+        rows = None if columns is None else editor.inner_writer(columns.inputs[0], OpKind.GATHER)
         if turned is None or columns is None or rows is None or turned.attributes.get("perm") != _ORDER:
             continue
         if (rows.attributes.get("axis"), columns.attributes.get("axis")) != (_ROWS, _COLUMNS):
@@ -40,11 +39,6 @@ def fuse_im2col(editor: GraphEditor) -> None:
 
 def _without_zeros(editor: GraphEditor, image: int) -> int:
     """The image without the zeros round it, if it has any."""
-    padded = _inner(editor, image, OpKind.PAD)
+    padded = editor.inner_writer(image, OpKind.PAD)
     is_border = padded is not None and padded.attributes.get("mode", "constant") == "constant"
     return padded.inputs[0] if padded is not None and is_border else image
-
-
-def _inner(editor: GraphEditor, tensor: int, kind: OpKind) -> Node | None:
-    """The node that writes a tensor, if it is of that kind and the tensor is read once."""
-    return editor.writer_of_kind(tensor, kind) if editor.only_reader(tensor) >= 0 else None

@@ -105,8 +105,4 @@ def _inputs(editor: GraphEditor, parts: Sequence[int]) -> list[int]:
     """What the parts read of others, numbers left out."""
     made = {index for position in parts for index in editor.node(position).outputs}
     read = dict.fromkeys(index for position in parts for index in editor.node(position).inputs)
-    return [index for index in read if index >= 0 and index not in made and not _is_number(editor, index)]
-
-
-def _is_number(editor: GraphEditor, index: int) -> bool:
-    return editor.is_stored(index) and all(dim == (0, 1) for dim in editor.tensors[index].shape)
+    return [index for index in read if index >= 0 and index not in made and not editor.is_number(index)]

@@ -34,7 +34,7 @@ def fuse_recurrent_cells(editor: GraphEditor) -> None:
 def _fuse_lstm(editor: GraphEditor, position: int, total: Node) -> bool:
     """``total`` is the new state of the cell."""
     for kept, added in _both_orders(total):
-        forget, update = _inner(editor, kept, OpKind.MUL), _inner(editor, added, OpKind.MUL)
+        forget, update = editor.inner_writer(kept, OpKind.MUL), editor.inner_writer(added, OpKind.MUL)
         if forget is None or update is None:
             continue
         for f, state in _both_orders(forget):
@@ -61,8 +61,8 @@ def _match_lstm(
             continue
         product = editor.node(last)
         o = next((gate for gate, other in _both_orders(product) if other == tanh.outputs[0]), -1)
-        sigmoids = [_inner(editor, gate, OpKind.SIGMOID) for gate in (*parts[:2], o) if gate >= 0]
-        new = _inner(editor, parts[2], OpKind.TANH)
+        sigmoids = [editor.inner_writer(gate, OpKind.SIGMOID) for gate in (*parts[:2], o) if gate >= 0]
+        new = editor.inner_writer(parts[2], OpKind.TANH)
         if len(sigmoids) != len(parts) or new is None or None in sigmoids:
             continue
         i, f, out = (gate.inputs[0] for gate in sigmoids if gate is not None)
@@ -82,7 +82,7 @@ def _terms(editor: GraphEditor, total: int) -> tuple[tuple[int, ...], list[int],
     """What is summed up besides stored biases, these, and the positions of the additions."""
     biases: list[int] = []
     sums: list[int] = []
-    while (added := _inner(editor, total, OpKind.ADD)) is not None:
+    while (added := editor.inner_writer(total, OpKind.ADD)) is not None:
         sums.append(editor.writer(total))
         stored = [tensor for tensor in added.inputs if editor.is_stored(tensor)]
         if len(stored) != 1 or len(added.inputs) != 2:
@@ -95,12 +95,13 @@ def _terms(editor: GraphEditor, total: int) -> tuple[tuple[int, ...], list[int],
 def _fuse_gru(editor: GraphEditor, position: int, total: Node) -> None:
     """``total`` is the new hidden state."""
     for scaled, new in _both_orders(total):
-        product = _inner(editor, scaled, OpKind.MUL)
+        product = editor.inner_writer(scaled, OpKind.MUL)
         tanh = editor.writer_of_kind(new, OpKind.TANH)
         if product is None or tanh is None:
             continue
         for difference, update in _both_orders(product):
-            minus, z = _inner(editor, difference, OpKind.SUB), _inner(editor, update, OpKind.SIGMOID)
+            minus = editor.inner_writer(difference, OpKind.SUB)
+            z = editor.inner_writer(update, OpKind.SIGMOID)
             if minus is None or z is None or len(minus.inputs) != 2 or minus.inputs[1] != new:
                 continue
             if editor.readers(new) != sorted((editor.writer(difference), position)):
@@ -115,14 +116,15 @@ def _fuse_gru(editor: GraphEditor, position: int, total: Node) -> None:
 
 def _match_gru(editor: GraphEditor, tanh: Node, z: Node, scope: str) -> tuple[tuple[int, int], list[int]] | None:
     """The products of the gates, and the nodes between them and the gates z and n."""
-    candidate, z_sum = _inner(editor, tanh.inputs[0], OpKind.ADD), _inner(editor, z.inputs[0], OpKind.ADD)
+    candidate = editor.inner_writer(tanh.inputs[0], OpKind.ADD)
+    z_sum = editor.inner_writer(z.inputs[0], OpKind.ADD)
     if candidate is None or z_sum is None:
         return None
     for x_new, reset in _both_orders(candidate):
-        gated = _inner(editor, reset, OpKind.MUL)
+        gated = editor.inner_writer(reset, OpKind.MUL)
         for h_new, gate in () if gated is None else _both_orders(gated):
-            r = _inner(editor, gate, OpKind.SIGMOID)
-            r_sum = None if r is None else _inner(editor, r.inputs[0], OpKind.ADD)
+            r = editor.inner_writer(gate, OpKind.SIGMOID)
+            r_sum = None if r is None else editor.inner_writer(r.inputs[0], OpKind.ADD)
             if r is None or r_sum is None:
                 continue
             for x_r, h_r in _both_orders(r_sum):
@@ -178,7 +180,7 @@ def _put_cell(
 
 def _products(editor: GraphEditor, tensors: tuple[int, ...], scope: str) -> tuple[int, int] | None:
     """Positions of the two linear layers of a module that write the gates, of which nothing else is read."""
-    linear = [(tensor, _inner(editor, tensor, OpKind.LINEAR)) for tensor in tensors]
+    linear = [(tensor, editor.inner_writer(tensor, OpKind.LINEAR)) for tensor in tensors]
     found = [editor.writer(tensor) for tensor, node in linear if node is not None and node.scope == scope]
     return (found[0], found[1]) if len(found) == len(tensors) == 2 else None
 
@@ -191,11 +193,6 @@ def _split_of(editor: GraphEditor, pieces: tuple[int, ...], count: int) -> int |
         return None
     is_last = node.attributes.get("axis") == len(editor.tensors[pieces[0]].shape) - 1
     return position if is_last and all(editor.only_reader(piece) >= 0 for piece in pieces) else None
-
-
-def _inner(editor: GraphEditor, tensor: int, kind: OpKind) -> Node | None:
-    """The node that writes a tensor, if it is of that kind and the tensor is read once."""
-    return editor.writer_of_kind(tensor, kind) if editor.only_reader(tensor) >= 0 else None
 
 
 def _has_shape_of(editor: GraphEditor, tensor: int, other: int) -> bool:
