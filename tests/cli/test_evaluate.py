@@ -29,7 +29,7 @@ def test_evaluate_prints_what_the_report_says(
 
     def evaluate(protocol: str, *, seed: int, retrain: bool) -> KernelReport:
         asked.append((protocol, seed, retrain))
-        return KernelReport(seed=seed, scores=scores, has_left_out=True)
+        return KernelReport(seed=seed, scores=scores)
 
     monkeypatch.setattr("dippm.api.evaluate", evaluate)
     answer = run_json("evaluate", "--protocol", "kernels", "--seed", "3", "--retrain")

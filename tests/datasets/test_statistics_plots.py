@@ -55,20 +55,14 @@ def test_the_same_labels_make_the_same_file(labels: list[Label], tmp_path: Path)
     assert other.read_bytes() != first.read_bytes()
 
 
-def test_png(labels: list[Label], tmp_path: Path) -> None:
-    (first, _) = plot_distributions(labels, tmp_path, file_format="png")
-    assert first.read_bytes().startswith(b"\x89PNG")
-
-
 def test_what_cannot_be_drawn(
     labels: list[Label], make_label: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def code_of(labels: list[Label], folder: Path, file_format: str = "svg") -> str:
+    def code_of(labels: list[Label], folder: Path) -> str:
         with pytest.raises(UsageError) as caught:
-            plot_distributions(labels, folder, file_format=file_format)
+            plot_distributions(labels, folder)
         return caught.value.code
 
-    assert code_of(labels, tmp_path, "bmp") == "plot.format"
     assert code_of([make_label(outcome=Outcome.FAILED)], tmp_path) == "plot.empty"
     (tmp_path / "file").write_text("")
     assert code_of(labels, tmp_path / "file") == "plot.unwritable"

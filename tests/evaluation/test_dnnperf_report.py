@@ -19,10 +19,9 @@ def test_the_mean_is_over_the_seeds(dnnperf_report: DnnperfReport) -> None:
         score.test["overall"]["latency_ms"].mre_percent for score in dnnperf_report.comparison if score.model == ANEE
     ]
     assert len(errors) == 2
-    assert dnnperf_report.mean_error(ANEE, "latency_ms", group="overall") == pytest.approx(sum(errors) / 2)
+    assert dnnperf_report.mean_error(ANEE, "latency_ms") == pytest.approx(sum(errors) / 2)
 
 
 def test_a_mean_of_nothing_is_none(dnnperf_report: DnnperfReport) -> None:
     assert dnnperf_report.mean_error("no such network", "latency_ms") is None
     assert dnnperf_report.mean_error(ANEE, "no such metric") is None
-    assert dnnperf_report.mean_error(ANEE, "latency_ms", group="no such group") is None

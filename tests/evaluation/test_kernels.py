@@ -51,7 +51,7 @@ def test_features_follow_each_row_to_its_device() -> None:
 
 
 def test_scores_are_found_by_the_beginning_of_a_device_name() -> None:
-    report = KernelReport(seed=0, scores=(_score("dippm"), _score("gbdt")), has_left_out=False)
+    report = KernelReport(seed=0, scores=(_score("dippm"), _score("gbdt")))
     found = report.find(protocol="split", table="linear", device="A100")
     assert found is not None
     assert found.method == "dippm"
@@ -60,7 +60,7 @@ def test_scores_are_found_by_the_beginning_of_a_device_name() -> None:
 
 def test_markdown_puts_the_methods_side_by_side() -> None:
     scores = (_score("dippm"), _score("gbdt", mape=6.0), _score("roofline", mape=43.0))
-    text = render_markdown(KernelReport(seed=0, scores=scores, has_left_out=False))
+    text = render_markdown(KernelReport(seed=0, scores=scores))
     assert "| linear | A100-PCIE-40GB | 7 | 4.2 | 6.0 | 43.0 |" in text
     assert "Not evaluated." in text
 
@@ -91,9 +91,7 @@ def test_the_stored_metrics_meet_the_bounds_of_left_out_devices() -> None:
 def test_merging_renews_tables_and_keeps_the_others_in_place() -> None:
     old = [_score("dippm"), replace(_score("dippm"), table="bmm"), replace(_score("dippm"), table="conv")]
     new = [replace(_score(method, mape=1.0), table="bmm") for method in ("dippm", "gbdt")]
-    merged = KernelReport(seed=0, scores=tuple(new), has_left_out=False).merged_into(
-        KernelReport(seed=0, scores=tuple(old), has_left_out=False)
-    )
+    merged = KernelReport(seed=0, scores=tuple(new)).merged_into(KernelReport(seed=0, scores=tuple(old)))
     assert merged.scores == (old[0], *new, old[2])
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["BLUE", "GREY", "INK", "open_figure", "plot_distributions"]
 
 _TITLES = {"latency_ms": "latency, ms", "energy_j": "energy, J", "memory_mb": "memory, MiB"}
-_FORMATS = ("svg", "png")
 INK, GREY, BLUE = "#1f2933", "#8a949e", "#9ec5e8"
 """Colours of plots."""
 _STYLE: Mapping[Any, Any] = {
@@ -38,7 +37,7 @@ _STYLE: Mapping[Any, Any] = {
 _Values = dict[str, dict[str, list[float]]]  # family to metric to values
 
 
-def plot_distributions(labels: Iterable[Label], folder: str | Path, *, file_format: str = "svg") -> list[Path]:
+def plot_distributions(labels: Iterable[Label], folder: str | Path) -> list[Path]:
     """Draw one figure for each device, mode and precision: a row per family, a panel per metric, logarithmic axes.
 
     A box spans the quartiles with the median as its line, whiskers reach from 5 % to 95 %, dots are the values beyond.
@@ -47,17 +46,14 @@ def plot_distributions(labels: Iterable[Label], folder: str | Path, *, file_form
     Args:
         labels: Labels; only those that ended well are drawn.
         folder: Where the files go; made where it is missing.
-        file_format: ``"svg"`` or ``"png"``.
 
     Returns:
-        The files, by device, mode and precision.
+        The SVG files, by device, mode and precision.
 
     Raises:
-        UsageError: ``plot.format``, ``plot.unwritable``, or ``plot.empty`` where no label ended well.
+        UsageError: ``plot.unwritable``, or ``plot.empty`` where no label ended well.
         MissingExtraError: matplotlib is not installed.
     """
-    if file_format not in _FORMATS:
-        raise UsageError(f"Plots are drawn as svg or png. Got '{file_format}' instead.", code="plot.format")
     _need_matplotlib()
     gathered: dict[tuple[str, str, str], _Values] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for label in labels:
@@ -78,7 +74,7 @@ def plot_distributions(labels: Iterable[Label], folder: str | Path, *, file_form
         folder.mkdir(parents=True, exist_ok=True)
         for (device, mode, precision), values in sorted(gathered.items()):
             slug = re.sub(r"[^a-z0-9]+", "-", f"{device} {mode} {precision}".lower()).strip("-")
-            path = folder / f"{slug}.{file_format}"
+            path = folder / f"{slug}.svg"
             _draw(values, title=f"{device}, {mode}, {precision}", path=path)
             files.append(path)
     except OSError as exc:
@@ -89,14 +85,13 @@ def plot_distributions(labels: Iterable[Label], folder: str | Path, *, file_form
 
 
 @contextmanager
-def open_figure(width: float, height: float, target: Path | IO[bytes], *, file_format: str = "svg") -> Iterator[Figure]:
-    """A figure in the project's style to draw on, written at the end; equal drawings give equal files.
+def open_figure(width: float, height: float, target: Path | IO[bytes]) -> Iterator[Figure]:
+    """A figure in the project's style to draw on, written as SVG at the end; equal drawings give equal files.
 
     Args:
         width: Width, inches.
         height: Height, inches.
         target: Where it goes.
-        file_format: ``"svg"`` or ``"png"``.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -114,8 +109,7 @@ def open_figure(width: float, height: float, target: Path | IO[bytes], *, file_f
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
-        metadata = {"Date": None, "Creator": None} if file_format == "svg" else {"Software": None}
-        figure.savefig(target, format=file_format, dpi=150, facecolor="white", metadata=metadata)
+        figure.savefig(target, format="svg", dpi=150, facecolor="white", metadata={"Date": None, "Creator": None})
 
 
 def _need_matplotlib() -> None:
@@ -128,7 +122,7 @@ def _draw(values: _Values, *, title: str, path: Path) -> None:
     metrics = [metric for metric in METRICS if any(values[family].get(metric) for family in families)]
     panel_count = max(len(metrics), 1)
     height = 1.1 + 0.28 * len(families)
-    with open_figure(1.6 + 3.0 * panel_count, height, path, file_format=path.suffix.removeprefix(".")) as figure:
+    with open_figure(1.6 + 3.0 * panel_count, height, path) as figure:
         panels = figure.subplots(1, panel_count, sharey=True, squeeze=False)[0]
         for panel, metric in zip(panels, metrics, strict=False):
             _draw_panel(panel, [values[family].get(metric, []) for family in families], label=_TITLES[metric])

@@ -125,12 +125,12 @@ class DnnperfReport:
     rows: tuple[ComparedStep, ...]
     provenance: Mapping[str, Any]
 
-    def mean_error(self, model: str, metric: str, *, group: str = OVERALL) -> float | None:
-        """Mean over the seeds of a model's mean relative error on a group of test rows, %; None without rows."""
+    def mean_error(self, model: str, metric: str) -> float | None:
+        """Mean over the seeds of a model's mean relative error on all test rows, %; None without rows."""
         errors = [
-            score.test[group][metric].mre_percent
+            score.test[OVERALL][metric].mre_percent
             for score in (*self.comparison, *self.ablation)
-            if score.model == model and metric in score.test.get(group, {})
+            if score.model == model and metric in score.test.get(OVERALL, {})
         ]
         return sum(errors) / len(errors) if errors else None
 

@@ -97,12 +97,10 @@ class KernelReport:
     Args:
         seed: Seed of split and training.
         scores: The scores.
-        has_left_out: Whether devices were left out in turn (it needs training).
     """
 
     seed: int
     scores: tuple[KernelScore, ...]
-    has_left_out: bool
 
     def find(self, *, protocol: str, table: str, device: str, method: str = OURS) -> KernelScore | None:
         """The score of this method, table and device; a device may be named by its beginning, such as ``"A100"``."""
@@ -120,7 +118,7 @@ class KernelReport:
     def from_dict(cls, stored: Mapping[str, Any]) -> KernelReport:
         """The report that `to_dict` gave, such as the ``metrics`` of the artefact."""
         scores = tuple(KernelScore(**entry) for entry in stored["scores"])
-        return cls(seed=stored["seed"], scores=scores, has_left_out=any(each.protocol == LEFT_OUT for each in scores))
+        return cls(seed=stored["seed"], scores=scores)
 
     def merged_into(self, other: KernelReport) -> KernelReport:
         """The other report with this one's tables in the place of its own; its order of tables is kept."""
@@ -137,9 +135,7 @@ class KernelReport:
             elif key not in renewed:
                 merged.append(score)
         merged += [score for scores in own.values() for score in scores]
-        return KernelReport(
-            seed=self.seed, scores=tuple(merged), has_left_out=any(score.protocol == LEFT_OUT for score in merged)
-        )
+        return KernelReport(seed=self.seed, scores=tuple(merged))
 
 
 def features_of_rows(rows: KernelRows) -> Features:
@@ -197,9 +193,7 @@ def evaluate_kernels(
         stored = KernelReport.from_dict(model.manifest["metrics"]) if "metrics" in model.manifest else None
         known = () if stored is None else stored.scores
         scores += [each for each in known if each.protocol == LEFT_OUT and each.table in wanted]
-    return KernelReport(
-        seed=seed, scores=tuple(scores), has_left_out=any(score.protocol == LEFT_OUT for score in scores)
-    )
+    return KernelReport(seed=seed, scores=tuple(scores))
 
 
 def _score_split(model: KernelModel, rows: KernelRows, part: npt.NDArray[np.int8], *, seed: int) -> list[KernelScore]:
