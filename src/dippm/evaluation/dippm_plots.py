@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dippm.datasets.statistics_plots import BLUE, INK, open_figure
+from dippm.datasets.statistics_plots import BLUE, INK
 from dippm.evaluation.dippm_report import DippmReport
-from dippm.evaluation.plot_parts import METRIC_TITLES, MOST_MARKS, draw_actual_against_predicted, tidy, write_plainly
+from dippm.evaluation.plot_parts import (
+    METRIC_TITLES,
+    MOST_MARKS,
+    Plot,
+    draw_actual_against_predicted,
+    draw_each,
+    tidy,
+    write_plainly,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,20 +38,14 @@ def draw_plots(report: DippmReport) -> dict[str, bytes]:
     """
     metrics = len(report.dataset.metrics)
     families = min(len(report.families), _MOST_FAMILIES)
-    wanted: dict[str, tuple[float, float, Callable[[Figure, DippmReport], None]]] = {
+    wanted: dict[str, Plot[DippmReport]] = {
         FIGURE_4: (3.2 * metrics + 0.4, 3.3, _draw_figure_4),
         TABLE_4: (6.0, 3.0, _draw_networks),
         FAMILIES: (6.5, 1.2 + 0.2 * families, _draw_families),
         SIZES: (3.2 * metrics + 0.4, 3.0, _draw_sizes),
         DISTRIBUTION: (5.5, 3.2, _draw_distribution),
     }
-    plots = {}
-    for name, (width, height, draw) in wanted.items():
-        target = io.BytesIO()
-        with open_figure(width, height, target) as figure:
-            draw(figure, report)
-        plots[name] = target.getvalue()
-    return plots
+    return draw_each(wanted, report)
 
 
 def _draw_figure_4(figure: Figure, report: DippmReport) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dippm.datasets.statistics_plots import BLUE, INK, open_figure
+from dippm.datasets.statistics_plots import BLUE, INK
 from dippm.evaluation.dnnperf_report import DnnperfReport
-from dippm.evaluation.plot_parts import METRIC_TITLES, draw_actual_against_predicted, tidy
+from dippm.evaluation.plot_parts import METRIC_TITLES, Plot, draw_actual_against_predicted, draw_each, tidy
 from dippm.models.dnnperf_registry import ANEE
 
 if TYPE_CHECKING:
@@ -31,17 +29,11 @@ def draw_dnnperf_plots(report: DnnperfReport) -> dict[str, bytes]:
     """
     metrics = _metrics(report)
     models = len({score.model for score in (*report.comparison, *report.ablation)})
-    wanted: dict[str, tuple[float, float, Callable[[Figure, DnnperfReport], None]]] = {
+    wanted: dict[str, Plot[DnnperfReport]] = {
         ACTUAL: (3.2 * len(metrics) + 0.4, 3.3, _draw_actual),
         ERRORS: (3.2 * len(metrics) + 2.4, 1.0 + 0.25 * models, _draw_errors),
     }
-    plots = {}
-    for name, (width, height, draw) in wanted.items():
-        target = io.BytesIO()
-        with open_figure(width, height, target) as figure:
-            draw(figure, report)
-        plots[name] = target.getvalue()
-    return plots
+    return draw_each(wanted, report)
 
 
 def _metrics(report: DnnperfReport) -> list[str]:

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import io
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.datasets.statistics_plots import GREY, INK
+from dippm.datasets.statistics_plots import GREY, INK, open_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
-__all__ = ["METRIC_TITLES", "MOST_MARKS", "draw_actual_against_predicted", "tidy", "write_plainly"]
+__all__ = ["METRIC_TITLES", "MOST_MARKS", "Plot", "draw_actual_against_predicted", "draw_each", "tidy", "write_plainly"]
 
 METRIC_TITLES = {"latency_ms": "latency, ms", "energy_j": "energy, J", "memory_mb": "memory, MiB"}
 """What the axis of a metric says."""
 
 MOST_MARKS = 1000
 """Beyond it a plot of separate marks is larger than its picture."""
+
+_Report = TypeVar("_Report")
+Plot = tuple[float, float, Callable[["Figure", _Report], None]]
+"""Width and height of a figure, inches, and what draws a report on it."""
+
+
+def draw_each(plots: Mapping[str, Plot[_Report]], report: _Report) -> dict[str, bytes]:
+    """Every plot of a report by its name, as SVG.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    drawn = {}
+    for name, (width, height, draw) in plots.items():
+        target = io.BytesIO()
+        with open_figure(width, height, target) as figure:
+            draw(figure, report)
+        drawn[name] = target.getvalue()
+    return drawn
 
 
 def draw_actual_against_predicted(
