@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dippm.features.scaling import LEAST_SPREAD, TargetScaling, moments
+
 __all__ = ["ColumnScaling", "DnnperfScaling", "Scaler"]
 
 FloatArray = npt.NDArray[np.float64]
-
-# Below it a column does not vary; dividing would blow up rounding errors.
-_LEAST_SPREAD = 1e-6
 
 
 class Scaler(StrEnum):
@@ -59,7 +58,7 @@ class ColumnScaling:
         else:
             shift = values.mean(axis=0, dtype=np.float64)
             scale = values.std(axis=0, dtype=np.float64)
-        return cls(shift=shift, scale=np.where(scale > _LEAST_SPREAD, scale, 1.0))
+        return cls(shift=shift, scale=np.where(scale > LEAST_SPREAD, scale, 1.0))
 
     def __call__(self, values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
         """Scale; values beyond those of the training split come out beyond its range."""
@@ -67,28 +66,18 @@ class ColumnScaling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class DnnperfScaling:
-    """Scaling of nodes, edges, sums over graphs, and targets.
-
-    Targets are mean 0 and deviation 1 in their logarithm under either scaler: what is compared is the error relative
-    to the measured figure.
+class DnnperfScaling(TargetScaling):
+    """Scaling of nodes, edges, sums over graphs, and targets; that of targets is the same under either scaler.
 
     Args:
         nodes: Scaling of the node values; the one-hot operator is left as it is.
         edges: Scaling of the edge values.
         sums: Scaling of the sums over each graph.
-        target_mean: Means of the logarithms of the targets; 0 for a target without a single value.
-        target_std: Their standard deviations; 1 for a target without spread.
-
-    Shapes:
-        target_mean, target_std: [T].
     """
 
     nodes: ColumnScaling
     edges: ColumnScaling
     sums: ColumnScaling
-    target_mean: FloatArray
-    target_std: FloatArray
 
     @classmethod
     def fit(
@@ -112,23 +101,11 @@ class DnnperfScaling:
         Shapes:
             nodes: [N, V]; edges: [E, W]; sums: [G, S]; targets: [G, T].
         """
-        logarithms = np.log(targets)
-        is_known = np.isfinite(logarithms)
-        count = np.maximum(is_known.sum(axis=0), 1)
-        mean = np.where(is_known, logarithms, 0.0).sum(axis=0) / count
-        spread = np.sqrt((np.where(is_known, logarithms - mean, 0.0) ** 2).sum(axis=0) / count)
+        target_mean, target_std = moments(np.log(targets))
         return cls(
             nodes=ColumnScaling.fit(nodes, scaler),
             edges=ColumnScaling.fit(edges, scaler),
             sums=ColumnScaling.fit(sums, scaler),
-            target_mean=mean,
-            target_std=np.where(spread > _LEAST_SPREAD, spread, 1.0),
+            target_mean=target_mean,
+            target_std=target_std,
         )
-
-    def scale_targets(self, targets: FloatArray) -> npt.NDArray[np.float32]:
-        """Targets for a loss; NaN stays NaN."""
-        return ((np.log(targets) - self.target_mean) / self.target_std).astype(np.float32)
-
-    def unscale_targets(self, outputs: npt.NDArray[np.floating[Any]]) -> FloatArray:
-        """What a network says, in the targets' units."""
-        return np.exp(outputs.astype(np.float64) * self.target_std + self.target_mean)

@@ -9,18 +9,44 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Scaling"]
+__all__ = ["LEAST_SPREAD", "Scaling", "TargetScaling", "moments"]
 
 FloatArray = npt.NDArray[np.float64]
 
 # Below it a column does not vary; dividing would blow up rounding errors.
-_LEAST_SPREAD = 1e-6
+LEAST_SPREAD = 1e-6
 # A class of one operator in ten thousand has a deviation of 0.01 and would enter as 100 where it occurs at all.
 _LEAST_NODE_SPREAD = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Scaling:
+class TargetScaling:
+    """Scaling of targets, which span decades: mean 0 and deviation 1 in their logarithm.
+
+    What is compared is the error relative to the measured figure.
+
+    Args:
+        target_mean: Means of the logarithms of the targets; 0 for a target without a single value.
+        target_std: Their standard deviations; 1 for a target without spread.
+
+    Shapes:
+        [T].
+    """
+
+    target_mean: FloatArray
+    target_std: FloatArray
+
+    def scale_targets(self, targets: FloatArray) -> npt.NDArray[np.float32]:
+        """Targets for a loss; NaN stays NaN."""
+        return ((np.log(targets) - self.target_mean) / self.target_std).astype(np.float32)
+
+    def unscale_targets(self, outputs: npt.NDArray[np.floating[Any]]) -> FloatArray:
+        """What a network says, in the targets' units."""
+        return np.exp(outputs.astype(np.float64) * self.target_std + self.target_mean)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Scaling(TargetScaling):
     """Shift and scale of every column.
 
     Static features and targets span decades: they are scaled by the mean and the standard deviation of their
@@ -33,19 +59,15 @@ class Scaling:
         node_std: Standard deviations of the node features, at least 0.1.
         static_mean: Means of ``log1p`` of the static features.
         static_std: Their standard deviations.
-        target_mean: Means of the logarithms of the targets; 0 for a target without a single value.
-        target_std: Their standard deviations.
 
     Shapes:
-        node: [F]; static: [S]; target: [T].
+        node: [F]; static: [S].
     """
 
     node_mean: FloatArray
     node_std: FloatArray
     static_mean: FloatArray
     static_std: FloatArray
-    target_mean: FloatArray
-    target_std: FloatArray
 
     @classmethod
     def fit(
@@ -61,9 +83,9 @@ class Scaling:
         Shapes:
             node_features: [N, F]; static_features: [G, S]; targets: [G, T].
         """
-        node_mean, node_std = _moments(node_features.astype(np.float64))
-        static_mean, static_std = _moments(np.log1p(static_features))
-        target_mean, target_std = _moments(np.log(targets))
+        node_mean, node_std = moments(node_features.astype(np.float64))
+        static_mean, static_std = moments(np.log1p(static_features))
+        target_mean, target_std = moments(np.log(targets))
         return cls(
             node_mean=node_mean,
             node_std=np.maximum(node_std, _LEAST_NODE_SPREAD),
@@ -81,14 +103,6 @@ class Scaling:
         """Static features for a network."""
         return ((np.log1p(static_features) - self.static_mean) / self.static_std).astype(np.float32)
 
-    def scale_targets(self, targets: FloatArray) -> npt.NDArray[np.float32]:
-        """Targets for a loss; NaN stays NaN."""
-        return ((np.log(targets) - self.target_mean) / self.target_std).astype(np.float32)
-
-    def unscale_targets(self, outputs: npt.NDArray[np.floating[Any]]) -> FloatArray:
-        """What a network says, in the targets' units."""
-        return np.exp(outputs.astype(np.float64) * self.target_std + self.target_mean)
-
     def to_dict(self) -> dict[str, list[float]]:
         """Plain numbers for JSON; :meth:`from_dict` reads them back without loss."""
         return {field.name: getattr(self, field.name).tolist() for field in fields(self)}
@@ -103,9 +117,10 @@ class Scaling:
         return cls(**columns)
 
 
-def _moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+def moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean and standard deviation of the known values of each column; 0 where there is none, 1 without spread."""
     is_known = np.isfinite(values)
     count = np.maximum(is_known.sum(axis=0), 1)
     mean = np.where(is_known, values, 0.0).sum(axis=0) / count
     spread = np.sqrt((np.where(is_known, values - mean, 0.0) ** 2).sum(axis=0) / count)
-    return mean, np.where(spread > _LEAST_SPREAD, spread, 1.0)
+    return mean, np.where(spread > LEAST_SPREAD, spread, 1.0)
