@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from dippm.api.sweep_rows import encode_rows, frugal_pyarrow, predict_task
 from dippm.api.sweep_settings import SweepSettings
 from dippm.processes.peak_memory import peak_memory_mb
+from dippm.processes.silence import fall_silent
 
 __all__ = ["LEAVING", "READY", "main"]
 
@@ -33,21 +34,13 @@ def main() -> None:
         settings: SweepSettings = connection.recv()
         with suppress(OSError):  # on another machine the folder may be missing; absolute paths are found all the same
             os.chdir(settings.folder)
-        _silence()
+        fall_silent()
         connection.send_bytes(READY)
         while True:
             connection.send_bytes(encode_rows(predict_task(connection.recv(), settings)))
             if (peak_memory_mb() or 0.0) > _FULL * memory_mb:
                 connection.send_bytes(LEAVING)
                 return
-
-
-def _silence() -> None:
-    """From here on libraries have nothing to say: it would stand between the lines of the sweep."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)
-    os.close(nowhere)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 
 from dippm.api import DippmError, UnsupportedError
+from dippm.processes.silence import fall_silent
 from dippm.server.client_cures import client_cure
 from dippm.server.errors import ServiceError, error_body, http_status
 from dippm.server.jobs import FRAME_HEAD, LARGEST_BODY, Job, Reply
@@ -43,7 +44,7 @@ def main() -> None:
     _warm_up()
     connection.sendall(Reply(status=_READY, body=str(os.getpid()).encode()).to_frame())
     # From here on, libraries have nothing to say to the service's log: it may be of a client's file.
-    _silence()
+    fall_silent()
     with connection, connection.makefile("rb") as stream:
         while len(lengths := stream.read(FRAME_HEAD.size)) == FRAME_HEAD.size:
             reply = _reply_to(Job.from_head(stream.read(FRAME_HEAD.unpack(lengths)[0])), reader, memory_mb=memory_mb)
@@ -126,13 +127,6 @@ def _private_mb() -> float:
             return next((int(line.split()[1]) / 1024 for line in stream if line.startswith("VmData:")), 0.0)
     except OSError:
         return 0.0
-
-
-def _silence() -> None:
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)
-    os.close(nowhere)
 
 
 if __name__ == "__main__":
