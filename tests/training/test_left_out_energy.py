@@ -25,7 +25,7 @@ from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
 from dippm.predictors.calibration import ARTEFACT_PATH, Calibration
-from dippm.training import left_out_energy
+from dippm.training import architecture_networks, left_out_energy
 from dippm.training.additive_protocol import HeldOut
 from dippm.training.left_out_energy import LeftOut, LeftOutTime, leave_out, main, power_spread_of, sections_of
 from dippm.training.power_fit import PowerPoint
@@ -174,7 +174,7 @@ def test_the_command_leaves_models_and_families_out(
         groups.append(group_of)
         return leave_out(own, times, group_of, idle=idle)
 
-    monkeypatch.setattr(left_out_energy, "load_traced_samples", lambda own, *_, **__: SimpleNamespace(labels=own))
+    monkeypatch.setattr(architecture_networks, "load_traced_samples", lambda own, *_, **__: SimpleNamespace(labels=own))
     monkeypatch.setattr(left_out_energy, "predict_models", lambda samples, *_, **__: held(samples, 10.0))
     monkeypatch.setattr(left_out_energy, "predict_families", lambda samples, *_, **__: held(samples, 11.0))
     monkeypatch.setattr(left_out_energy, "read_own_points", read)

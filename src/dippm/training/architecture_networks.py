@@ -69,10 +69,12 @@ from dippm.training.traced_operators import TracedOperators, match_operators
 
 __all__ = [
     "SHARED_SOURCE",
+    "add_traced_arguments",
     "architecture_settings",
     "is_captured_alone",
     "load_traced_samples",
     "main",
+    "read_traced_samples",
     "traced_operators",
 ]
 
@@ -155,6 +157,32 @@ def load_traced_samples(
     if not layers:
         return samples
     return add_layers(samples, layers, layer_traces, gap_ms=_CAPTURED_GAP_MS, cache=cache, folder=folder)
+
+
+def add_traced_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of a command line that :func:`read_traced_samples` reads."""
+    parser.add_argument("--labels", type=Path, nargs="+", required=True, help="labels of an architecture's GPUs")
+    parser.add_argument("--traces", type=Path, nargs="+", required=True, help="Parquet files of their traces")
+    parser.add_argument(
+        "--layers", type=Path, nargs="*", default=[], help="labels of models whose layers were measured"
+    )
+    parser.add_argument("--layer-traces", type=Path, nargs="*", default=[], help="Parquet files of these layers")
+    parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
+    parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays and fits")
+
+
+def read_traced_samples(options: argparse.Namespace, *, mode: Mode, jobs: int = 1) -> AdditiveSamples:
+    """The samples of the files that are named on a command line."""
+    return load_traced_samples(
+        [label for path in options.labels for label in read_parquet(path)],
+        {key: runs for path in options.traces for key, runs in read_traces(path).items()},
+        mode=mode,
+        cache=options.cache,
+        folder=options.folder,
+        jobs=jobs,
+        layers=[label for path in options.layers for label in read_parquet(path)],
+        layer_traces={key: runs for path in options.layer_traces for key, runs in read_traces(path).items()},
+    )
 
 
 def traced_operators(
@@ -257,30 +285,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     defaults = AdditiveSettings()
     parser = argparse.ArgumentParser(description="Train networks of one architecture on traced calls.")
     parser.add_argument("--mode", type=Mode, choices=list(Mode), default=Mode.INFERENCE)
-    parser.add_argument("--labels", type=Path, nargs="+", required=True, help="labels of an architecture's GPUs")
-    parser.add_argument("--traces", type=Path, nargs="+", required=True, help="Parquet files of their traces")
-    parser.add_argument(
-        "--layers", type=Path, nargs="*", default=[], help="labels of models whose layers were measured"
-    )
-    parser.add_argument("--layer-traces", type=Path, nargs="*", default=[], help="Parquet files of these layers")
-    parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
-    parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays and fits")
+    add_traced_arguments(parser)
     parser.add_argument("--jobs", type=int, default=1, help="processes that read models which the cache lacks")
     parser.add_argument("--members", type=int, default=defaults.members)
     parser.add_argument("--epochs", type=int, default=None, help="40 for calls, 90 for steps")
     parser.add_argument("--out", type=Path, default=ARTEFACT_FOLDER, help="folder of the artefact")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    samples = load_traced_samples(
-        [label for path in options.labels for label in read_parquet(path)],
-        {key: runs for path in options.traces for key, runs in read_traces(path).items()},
-        mode=options.mode,
-        cache=options.cache,
-        folder=options.folder,
-        jobs=options.jobs,
-        layers=[label for path in options.layers for label in read_parquet(path)],
-        layer_traces={key: runs for path in options.layer_traces for key, runs in read_traces(path).items()},
-    )
+    samples = read_traced_samples(options, mode=options.mode, jobs=options.jobs)
     files = [*options.labels, *options.traces, *options.layers, *options.layer_traces]
     settings = architecture_settings(options.mode)
     settings = replace(settings, members=options.members, epochs=options.epochs or settings.epochs)

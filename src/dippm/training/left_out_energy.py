@@ -32,7 +32,6 @@ from dippm.costs.conditions import Mode
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.store.label import OWN_SOURCE
 from dippm.datasets.store.parquet import read_parquet
-from dippm.datasets.store.traces import read_traces
 from dippm.evaluation.report_page import Section, Table, render_markdown
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, AdditiveArtefact, Regime, manifest_path, read_tensors
 from dippm.predictors.additive_novelty import Novelty
@@ -41,7 +40,12 @@ from dippm.predictors.physics import PhysicsPredictor
 from dippm.training.additive import FOLDS
 from dippm.training.additive_protocol import HeldOut, predict_families, predict_models
 from dippm.training.additive_samples import AdditiveSamples
-from dippm.training.architecture_networks import architecture_settings, is_captured_alone, load_traced_samples
+from dippm.training.architecture_networks import (
+    add_traced_arguments,
+    architecture_settings,
+    is_captured_alone,
+    read_traced_samples,
+)
 from dippm.training.physics import conformal_quantile
 from dippm.training.power_fit import PowerPoint, fit_corrected_power
 from dippm.training.published_power import family_of, idle_share, part_of, read_own_points, shared_architecture
@@ -237,30 +241,13 @@ def _times(samples: AdditiveSamples, held: Sequence[HeldOut], novelty: Novelty) 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: write the report."""
     parser = argparse.ArgumentParser(description="Energy of captured calls that nothing was fitted on.")
-    parser.add_argument("--labels", type=Path, nargs="+", required=True, help="labels of an architecture's GPUs")
-    parser.add_argument("--traces", type=Path, nargs="+", required=True, help="Parquet files of their traces")
-    parser.add_argument(
-        "--layers", type=Path, nargs="*", default=[], help="labels of models whose layers were measured"
-    )
-    parser.add_argument("--layer-traces", type=Path, nargs="*", default=[], help="Parquet files of these layers")
-    parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
-    parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays and fits")
+    add_traced_arguments(parser)
     parser.add_argument("--report", type=Path, required=True, help="Markdown file to write")
     parser.add_argument("--out", type=Path, default=ARTEFACT_FOLDER, help="folder of the artefact to change")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    labels = [label for path in options.labels for label in read_parquet(path)]
-    traces = {key: runs for path in options.traces for key, runs in read_traces(path).items()}
-    own = [label for label in labels if label.source == OWN_SOURCE]
-    places = {"cache": options.cache, "folder": options.folder}
-    samples = load_traced_samples(
-        labels,
-        traces,
-        mode=Mode.INFERENCE,
-        layers=[label for path in options.layers for label in read_parquet(path)],
-        layer_traces={key: runs for path in options.layer_traces for key, runs in read_traces(path).items()},
-        **places,
-    )
+    samples = read_traced_samples(options, mode=Mode.INFERENCE)
+    own = [label for path in options.labels for label in read_parquet(path) if label.source == OWN_SOURCE]
     predictor, cache = PhysicsPredictor.load(), GraphCache(options.cache)
     points = [
         point
