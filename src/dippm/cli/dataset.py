@@ -260,10 +260,6 @@ def predict(
 
     graphs, models = CountBar("graphs", "reading models"), CountBar("models", "predicting")
 
-    def show_model(done: int, total: int) -> None:
-        graphs.close()
-        models.show(done, total)
-
     try:
         rows = api.predict_collection(
             recipe,
@@ -280,7 +276,7 @@ def predict(
             jobs=jobs,
             seed=seed,
             on_graph=graphs.show,
-            on_model=show_model,
+            on_model=models.show,
         )
     finally:
         graphs.close()

@@ -184,16 +184,12 @@ def show_trainings(out: Path) -> Iterator[tuple[Callable[[int, int], None], Call
     """
     graphs, trainings = CountBar("models"), CountBar("trainings")
 
-    def show_run(done: int, total: int, what: str) -> None:
-        graphs.close()
-        trainings.show(done, total, what)
-
     def close() -> None:
         graphs.close()
         trainings.close()
 
     try:
-        yield graphs.show, show_run
+        yield graphs.show, trainings.show
     except KeyboardInterrupt:
         close()
         print_note(f"Interrupted. The same command goes on with what lies in '{out}'.")

@@ -43,10 +43,6 @@ def run_adapt(
         raise UsageError("Give --device or --device-file, not both.", code="device.invalid")
     graphs, tunings = CountBar("models"), CountBar("tunings")
 
-    def show_tuning(done: int, total: int) -> None:
-        graphs.close()
-        tunings.show(done, total)
-
     try:
         report = api.adapt(
             data,
@@ -56,7 +52,7 @@ def run_adapt(
             jobs=jobs,
             seed=seed,
             on_graph=graphs.show,
-            on_fold=show_tuning,
+            on_fold=tunings.show,
         )
     finally:
         graphs.close()
