@@ -167,10 +167,8 @@ def digest_published(folder: Path) -> str:
     Raises:
         UsageError: ``data.missing``.
     """
-    digest = hashlib.sha256()
-    for name in (*_TABLES, _CONFIGURATIONS):
-        digest.update(_existing(folder / name).read_bytes())
-    return digest.hexdigest()
+    tables = [_existing(folder / name).read_bytes() for name in (*_TABLES, _CONFIGURATIONS)]
+    return hashlib.sha256(b"".join(tables)).hexdigest()
 
 
 def _records(path: Path) -> list[dict[str, str]]:

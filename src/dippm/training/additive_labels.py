@@ -65,13 +65,11 @@ def read_measured_models(folder: Path, mode: Mode, runtime: Runtime = Runtime.EA
         and label.configuration.conditions.mode is mode
         and label.source == _SOURCES[mode]
     )
-    digest = hashlib.sha256()
-    for path in sorted((folder / "timm").glob("*.csv")):
-        digest.update(path.read_bytes())
+    tables = sorted((folder / "timm").glob("*.csv"))
     return MeasuredModels(
         labels=labels,
         parameters_m={f"zoo:timm:{row.model}": row.parameters_m for row in rows if row.parameters_m > 0.0},
-        data_sha256=digest.hexdigest(),
+        data_sha256=hashlib.sha256(b"".join(path.read_bytes() for path in tables)).hexdigest(),
     )
 
 

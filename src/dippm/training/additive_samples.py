@@ -211,10 +211,7 @@ def _digest_of_rules() -> str:
     folders = [Path(package.__path__[0]) for package in (dippm.costs, dippm.features, dippm.graph)]
     files = [path for folder in folders for path in folder.rglob("*.py")]
     files += [Path(name) for name in (fast_norms.__file__, label_graphs.__file__, software_graphs.__file__, __file__)]
-    digest = hashlib.sha256()
-    for path in sorted(files):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(files))).hexdigest()
 
 
 def _compute(

@@ -332,9 +332,7 @@ def build(
         elsewhere.append(conformal_quantile(np.abs(log_errors(unseen, others, kernels))))
 
     coverage = float(np.mean(np.abs(tested) <= spread))
-    digest = hashlib.sha256()
-    for path in sorted((folder / "timm").glob("*.csv")):
-        digest.update(path.read_bytes())
+    tables = sorted((folder / "timm").glob("*.csv"))
     return Calibration(
         version="0.1",
         rates=rates,
@@ -359,7 +357,7 @@ def build(
                 f"--memory-spread {memory_spread} --memory-spread-low {memory_spread_low} --cache FOLDER"
             ),
             "seed": seed,
-            "data_sha256": digest.hexdigest(),
+            "data_sha256": hashlib.sha256(b"".join(path.read_bytes() for path in tables)).hexdigest(),
             "models": counts,
             "fit": describe_errors(log_errors(fit, rates, kernels)),
             "test": describe_errors(tested),

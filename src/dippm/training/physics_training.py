@@ -118,9 +118,7 @@ def build(
     tested = log_errors(test, rates, kernels)
     elsewhere = spread * inference.latency_spread_elsewhere / inference.latency_spread
     margin = inference.context_margin_mb
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("benchmark-train-*.csv")):
-        digest.update(path.read_bytes())
+    tables = sorted(folder.glob("benchmark-train-*.csv"))
     return Calibration(
         version=inference.version,
         rates=rates,
@@ -146,7 +144,7 @@ def build(
                 f"--memory-spread-low {memory_spread_low} --cache FOLDER"
             ),
             "seed": seed,
-            "data_sha256": digest.hexdigest(),
+            "data_sha256": hashlib.sha256(b"".join(path.read_bytes() for path in tables)).hexdigest(),
             "models": counts,
             "untrained_rates": describe_errors(log_errors(test, unfitted, kernels)),
             "fit": describe_errors(log_errors(fit, rates, kernels)),

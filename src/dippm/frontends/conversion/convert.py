@@ -188,7 +188,4 @@ def _state_of_code(worker: str) -> str:
     if spec is not None and spec.origin is not None:
         module = Path(spec.origin)
         paths += module.parent.glob("*.py") if "." in worker else [module]
-    digest = hashlib.sha256()
-    for path in sorted(paths):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
