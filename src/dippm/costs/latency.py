@@ -28,7 +28,15 @@ from dippm.costs.rates import Rates
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 
-__all__ = ["OTHER_HOST", "LatencyBreakdown", "break_down_each", "break_down_latency", "launched_ms", "share_of_latency"]
+__all__ = [
+    "OTHER_HOST",
+    "LatencyBreakdown",
+    "break_down_each",
+    "break_down_latency",
+    "launched_ms",
+    "once_ms",
+    "share_of_latency",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -150,7 +158,7 @@ class LatencyBreakdown:
         busy_ms, start = np.concatenate(busy, axis=1), np.cumsum([0, *(each.shape[1] for each in busy[:-1])])
         return cls(
             busy_ms=busy_ms,
-            run=partial(_shares_of_hosts, _once_ms(busy_ms, times), launch, times, start),
+            run=partial(_shares_of_hosts, once_ms(busy_ms, times), launch, times, start),
             half_width=half_widths.T,
             least_ms=np.array([np.broadcast_to(each.least_ms, len(each.busy_ms)) for each in breakdowns]).T,
             start=start,
@@ -186,7 +194,7 @@ class LatencyBreakdown:
         Args:
             times: How often each node runs, [n_nodes].
         """
-        return _once_ms(self.busy_ms, times)
+        return once_ms(self.busy_ms, times)
 
     def with_busy(self, busy: FloatArray, times: FloatArray, launch: Callable[[], FloatArray]) -> LatencyBreakdown:
         """The same interval around other times; arguments as those of :meth:`of`.
@@ -328,7 +336,7 @@ def launched_ms(
     return accumulate_by_call(np.add, dispatch_us, start) * (host_scale / _US_PER_MS)
 
 
-def _once_ms(busy_ms: FloatArray, times: FloatArray) -> FloatArray:
+def once_ms(busy_ms: FloatArray, times: FloatArray) -> FloatArray:
     """The time of one run of each node, 0 where it never runs."""
     result: FloatArray = np.divide(busy_ms, times, out=np.zeros_like(busy_ms), where=times > 0.0)
     return result

@@ -13,6 +13,7 @@ from torch import nn
 from dippm.errors import UsageError
 from dippm.frontends.call_structure import CallStructure
 from dippm.frontends.inputs import InputEntry, InputShapes, by_position, nest_dotted_names
+from dippm.frontends.torch.call_inputs import default_dtype
 from dippm.frontends.torch.dtypes import to_torch_dtype
 
 __all__ = ["Inputs", "make_inputs"]
@@ -77,7 +78,7 @@ def make_inputs(module: nn.Module, shapes: InputShapes, *, batch: int, device: s
     """
     shapes.refuse_structure("A measurement")
     limit = _index_limit(module)
-    default = _default_dtype(module)
+    default = default_dtype(module)
 
     def make(name: str, entry: InputEntry) -> torch.Tensor:
         dtype = default if entry.dtype is None else to_torch_dtype(entry.dtype)
@@ -115,11 +116,6 @@ def _positional_names(module: nn.Module) -> list[str]:
         return list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):  # a scripted forward has no signature
         return []
-
-
-def _default_dtype(module: nn.Module) -> torch.dtype:
-    dtypes = {parameter.dtype for parameter in module.parameters() if parameter.dtype.is_floating_point}
-    return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
 def _index_limit(module: nn.Module) -> int:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions
 from dippm.costs.kernel_plan import KernelPlan
-from dippm.costs.latency import LatencyBreakdown
+from dippm.costs.latency import LatencyBreakdown, once_ms
 from dippm.costs.rates import Rates
 
 __all__ = ["exchange_others"]
@@ -71,9 +71,8 @@ def exchange_others(
             share = np.divide(own[:, is_own_other].sum(axis=1), total, out=np.zeros_like(total), where=total > 0.0)
             half_width = share * np.maximum(summed_half_width, half_width) + (1.0 - share) * half_width
         half_widths.append(half_width)
-    joined = np.concatenate(busy, axis=1)
     return LatencyBreakdown.of_each(
-        np.divide(joined, times, out=np.zeros_like(joined), where=times > 0.0),
+        once_ms(np.concatenate(busy, axis=1), times),
         plan,
         conditions=conditions,
         host=host,

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.kernel_plan import KernelPlan
-from dippm.costs.latency import LatencyBreakdown
+from dippm.costs.latency import LatencyBreakdown, once_ms
 from dippm.costs.rates import Rates
 
 __all__ = ["mix_by_novelty"]
@@ -74,9 +74,8 @@ def mix_by_novelty(
         busy.append(by_network.busy_ms ** share[:, None] * by_sum.busy_ms ** (1.0 - share[:, None]))
         own = np.zeros(len(share)) if by_network.half_width is None else by_network.half_width
         half_widths.append(np.where(share > 0.0, share * own + (1.0 - share) * summed_half_width, np.nan))
-    total = np.concatenate(busy, axis=1)
     return LatencyBreakdown.of_each(
-        np.divide(total, times, out=np.zeros_like(total), where=times > 0.0),
+        once_ms(np.concatenate(busy, axis=1), times),
         plan,
         conditions=conditions,
         host=host,

@@ -46,7 +46,7 @@ def attend(call: Call, q: Value, k: Value, v: Value, mask: Value | None = None, 
     return call.emit(OpKind.ATTENTION, [q, k, v, mask], shape, q.dtype, is_causal=is_causal)
 
 
-def _append(call: Call, past: Value | None, present: Value) -> Value:
+def append_past(call: Call, past: Value | None, present: Value) -> Value:
     """Keys or values of earlier steps with those of this one."""
     if past is None or len(past.shape) != 4 or len(present.shape) != 4:
         return present
@@ -66,7 +66,7 @@ def attention(call: Call) -> list[Value]:
         heads = call.int_attribute("q_num_heads")
         kv_heads = call.int_attribute("kv_num_heads")
         q, k, v = split_heads(call, q, heads), split_heads(call, k, kv_heads), split_heads(call, v, kv_heads)
-    k, v = _append(call, call.optional(4), k), _append(call, call.optional(5), v)
+    k, v = append_past(call, call.optional(4), k), append_past(call, call.optional(5), v)
     is_causal = bool(call.int_attribute("is_causal"))
     result = attend(call, q, k, v, call.optional(3), is_causal=is_causal)
     scores = Value((*q.shape[:3], k.shape[2]), q.dtype)
@@ -96,7 +96,7 @@ def packed_attention(call: Call) -> list[Value]:
     if past is not None:
         if len(past.shape) != 5 or past.shape[0] != 2:
             raise ShapeError(f"its past must be [2, batch, heads, length, size], not {list(past.shape)}")
-        k, v = (_append(call, call.view(past, past.shape[1:], "select", axis=0), present) for present in (k, v))
+        k, v = (append_past(call, call.view(past, past.shape[1:], "select", axis=0), present) for present in (k, v))
     result = attend(call, q, k, v, _mask(call, 5, 3), is_causal=bool(call.int_attribute("unidirectional")))
     outputs = [merge_heads(call, result)]
     if len(call.op.outputs) > 1 and call.op.outputs[1] != ABSENT:
@@ -119,7 +119,7 @@ def decoder_masked_multi_head_attention(call: Call) -> list[Value]:
 def _attend_projected(call: Call, *, bias: int, masks: tuple[int, int], past: tuple[int, int]) -> list[Value]:
     """Attention after the projections, given the positions of what two operators order differently."""
     q, k, v = _projected(call, call.optional(bias))
-    k, v = (_append(call, call.optional(place), present) for place, present in zip(past, (k, v), strict=True))
+    k, v = (append_past(call, call.optional(place), present) for place, present in zip(past, (k, v), strict=True))
     result = attend(call, q, k, v, _mask(call, *masks), is_causal=bool(call.int_attribute("unidirectional")))
     return [merge_heads(call, result), k, v]
 
@@ -195,7 +195,7 @@ def group_query_attention(call: Call) -> list[Value]:
             for place in tables
         ]
         q, k = (call.emit(OpKind.BINARY, [part, *rows], part.shape, part.dtype, function="rotary") for part in (q, k))
-    k, v = _append(call, call.optional(3), k), _append(call, call.optional(4), v)
+    k, v = append_past(call, call.optional(3), k), append_past(call, call.optional(4), v)
     return [merge_heads(call, attend(call, q, k, v, is_causal=True)), k, v]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dippm.frontends.onnx.ops.attention import attend, merge_heads, slice_last, split_heads
+from dippm.frontends.onnx.ops.attention import append_past, attend, merge_heads, slice_last, split_heads
 from dippm.frontends.onnx.ops.matmul import multiply
 from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value
@@ -127,7 +127,7 @@ def attend_of_decoder(call: Call) -> list[Value]:
     else:
         k, v = _project(call, key if is_static else x, 3, others, heads)
         if has_past:
-            k, v = (_behind(call, before, now) for before, now in zip(past, (k, v), strict=True))
+            k, v = (append_past(call, before, now) for before, now in zip(past, (k, v), strict=True))
     result = attend(call, q, k, v)
     length, batch, _ = x.shape
     turned = call.view(result, (length, batch, heads, result.shape[3]), "transpose", perm=(2, 0, 1, 3))
@@ -145,10 +145,3 @@ def _project(call: Call, x: Value, weight: int, bias: Value, heads: int) -> list
     apart = [call.view(piece, (length, batch, heads, width // heads), "reshape") for piece in pieces]
     shape = (batch, heads, length, width // heads)
     return [call.view(piece, shape, "transpose", perm=(1, 2, 0, 3)) for piece in apart]
-
-
-def _behind(call: Call, past: Value | None, present: Value) -> Value:
-    if past is None or len(past.shape) != 4:
-        return present
-    shape = (*present.shape[:2], past.shape[2] + present.shape[2], present.shape[3])
-    return call.emit(OpKind.CONCAT, [past, present], shape, present.dtype, axis=2)
