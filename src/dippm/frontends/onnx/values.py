@@ -211,6 +211,10 @@ class Call:
         """Add a node with one output to the graph."""
         return self.evaluator.emit(kind, list(inputs), [(shape, dtype)], attributes, self.op, "")[0]
 
+    def add(self, x: Value, addend: Value | None) -> Value:
+        """A tensor with another one that spreads over it added; the tensor itself where there is none."""
+        return x if addend is None else self.emit(OpKind.ADD, [x, addend], x.shape, x.dtype)
+
     def emit_many(
         self,
         kind: OpKind,

@@ -57,6 +57,11 @@ def append_past(call: Call, past: Value | None, present: Value) -> Value:
     return call.emit(OpKind.CONCAT, [past, present], shape, present.dtype, axis=2)
 
 
+def _turned(call: Call, k: Value) -> Value:
+    """Keys with their sizes in front of their places, as a product with queries takes them."""
+    return call.view(k, (*k.shape[:2], k.shape[3], k.shape[2]), "transpose", perm=(0, 1, 3, 2))
+
+
 @rule("Attention")
 def attention(call: Call) -> list[Value]:
     """The standard operator (opset 23)."""
@@ -72,8 +77,7 @@ def attention(call: Call) -> list[Value]:
     scores = Value((*q.shape[:3], k.shape[2]), q.dtype)
     outputs = [merge_heads(call, result) if is_flat else result, k, v]
     if len(call.op.outputs) > 3:
-        turned = (*k.shape[:2], k.shape[3], k.shape[2])
-        keys = call.view(k, turned, "transpose", perm=(0, 1, 3, 2))
+        keys = _turned(call, k)
         outputs.append(call.emit(OpKind.MATMUL, [q, keys], scores.shape, q.dtype))
     return outputs
 
@@ -86,8 +90,7 @@ def packed_attention(call: Call) -> list[Value]:
         raise ShapeError("its input must have three dimensions and its weight two")
     heads = call.int_attribute("num_heads", 1)
     projected = multiply(call, x, weight, x.dtype)
-    if bias is not None:
-        projected = call.emit(OpKind.ADD, [projected, bias], projected.shape, projected.dtype)
+    projected = call.add(projected, bias)
     sizes = call.ints_attribute("qkv_hidden_sizes") or [weight.shape[1] // 3] * 3
     if len(sizes) != 3 or sum(sizes) != projected.shape[2]:
         raise ShapeError(f"sizes {sizes[:3]} do not make up {projected.shape[2]}")
@@ -130,7 +133,7 @@ def _projected(call: Call, bias: Value | None) -> list[Value]:
     heads = call.int_attribute("num_heads", 1)
     if key is None:
         # [batch, length, heads, 3, size] or [batch, length, 3 * heads * size]
-        x = x if bias is None else call.emit(OpKind.ADD, [x, bias], x.shape, x.dtype)
+        x = call.add(x, bias)
         if len(x.shape) == 5:
             return _unpack(call, x, 3)
         if len(x.shape) != 3 or x.shape[2] % 3:
@@ -149,7 +152,7 @@ def _projected(call: Call, bias: Value | None) -> list[Value]:
         addends = slice_last(call, bias, [parts[position].shape[2] for position in flat])
         for position, addend in zip(flat, addends, strict=True):
             part = parts[position]
-            parts[position] = call.emit(OpKind.ADD, [part, addend], part.shape, part.dtype)
+            parts[position] = call.add(part, addend)
     return [part if len(part.shape) == 4 else split_heads(call, part, heads) for part in parts]
 
 
@@ -213,8 +216,7 @@ def flex_attention(call: Call) -> Value:
             call.emit(OpKind.COPY, [x], (x.shape[0], q.shape[1], *x.shape[2:]), x.dtype, function="repeat")
             for x in (k, v)
         )
-    turned = (*k.shape[:2], k.shape[3], k.shape[2])
-    keys = call.view(k, turned, "transpose", perm=(0, 1, 3, 2))
+    keys = _turned(call, k)
     shares = call.emit(OpKind.MATMUL, [q, keys], (*q.shape[:3], k.shape[2]), q.dtype)
     if changes[0] is not None:
         shares = call.evaluator.run_block(changes[0], [shares])[0]
@@ -235,8 +237,7 @@ def linear_attention(call: Call) -> list[Value]:
         q, k, v = split_heads(call, q, heads), split_heads(call, k, kv_heads), split_heads(call, v, kv_heads)
     if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
         raise ShapeError("its query, key and value must have four dimensions")
-    turned = (*k.shape[:2], k.shape[3], k.shape[2])
-    keys = call.view(k, turned, "transpose", perm=(0, 1, 3, 2))
+    keys = _turned(call, k)
     state = call.emit(OpKind.MATMUL, [keys, v], (*k.shape[:2], k.shape[3], v.shape[3]), q.dtype)
     result = call.emit(OpKind.MATMUL, [q, state], (*q.shape[:3], v.shape[3]), q.dtype)
     return [merge_heads(call, result) if is_flat else result, state]

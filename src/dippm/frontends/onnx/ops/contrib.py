@@ -13,7 +13,7 @@ __all__: list[str] = []
 def bias_softmax(call: Call) -> Value:
     """An addition, then a softmax."""
     x, bias = call.required(0), call.required(1)
-    total = call.emit(OpKind.ADD, [x, bias], x.shape, x.dtype)
+    total = call.add(x, bias)
     axis = normalize_axis(call.int_attribute("axis", 1), len(x.shape))
     return call.emit(OpKind.SOFTMAX, [total], x.shape, x.dtype, axes=(axis,))
 
@@ -24,7 +24,7 @@ def bias_split_gelu(call: Call) -> Value:
     x, bias = call.required(0), call.required(1)
     if not x.shape or x.shape[-1] % 2:
         raise ShapeError("its last dimension must be even")
-    total = call.emit(OpKind.ADD, [x, bias], x.shape, x.dtype)
+    total = call.add(x, bias)
     half = (*x.shape[:-1], x.shape[-1] // 2)
     left, right = (call.view(total, half, "slice", axis=len(half) - 1) for _ in range(2))
     active = call.emit(OpKind.GELU, [right], half, x.dtype)
@@ -35,8 +35,7 @@ def bias_split_gelu(call: Call) -> Value:
 def bias_add(call: Call) -> Value:
     """Two additions."""
     x = call.required(0)
-    total = call.emit(OpKind.ADD, [x, call.required(1)], x.shape, x.dtype)
-    return call.emit(OpKind.ADD, [total, call.required(2)], x.shape, x.dtype)
+    return call.add(call.add(x, call.required(1)), call.required(2))
 
 
 @rule("BiasDropout", "BitmaskDropout", domain=MICROSOFT)
@@ -46,7 +45,7 @@ def bias_dropout(call: Call) -> list[Value]:
     for position in (1, 2):
         other = call.optional(position)
         if other is not None and call.op.op_type == "BiasDropout" and other.shape:
-            x = call.emit(OpKind.ADD, [x, other], x.shape, x.dtype)
+            x = call.add(x, other)
     return [x, x]
 
 

@@ -158,9 +158,7 @@ def fused_conv(call: Call) -> Value:
     """Conv, an addition and an activation."""
     x = call.required(0)
     result = convolve(call, x, call.required(1), call.optional(2), x.dtype)
-    other = call.optional(3)
-    if other is not None:
-        result = call.emit(OpKind.ADD, [result, other], result.shape, result.dtype)
+    result = call.add(result, call.optional(3))
     return apply_activation(call, result, call.text_attribute("activation"))
 
 
@@ -222,7 +220,7 @@ def deform_conv(call: Call) -> Value:
     product = call.emit(OpKind.MATMUL, [weight, flat], shape, x.dtype, contracted=inner, groups=groups)
     bias = call.optional(3)
     result = call.view(product, (x.shape[0], weight.shape[0], *spatial), "reshape")
-    return result if bias is None else call.emit(OpKind.ADD, [result, bias], result.shape, x.dtype)
+    return call.add(result, bias)
 
 
 @rule("CausalConvWithState")

@@ -72,7 +72,7 @@ def _product(call: Call, rows: Value, places: tuple[int, ...], *, experts: int) 
     else:
         columns = stack.shape[2]
     result = call.emit(OpKind.MATMUL, [rows, stack], (rows.shape[0], columns), rows.dtype)
-    return result if bias is None else call.emit(OpKind.ADD, [result, bias], result.shape, rows.dtype)
+    return call.add(result, bias)
 
 
 def _numbers(call: Call, packed: Value, places: tuple[int, ...], dtype: DType) -> Value:

@@ -100,8 +100,7 @@ def gemm_fast_gelu(call: Call) -> Value:
     """A product, its bias, then GELU."""
     x, bias = call.required(0), call.optional(2)
     result = multiply(call, x, call.required(1), x.dtype)
-    if bias is not None:
-        result = call.emit(OpKind.ADD, [result, bias], result.shape, x.dtype)
+    result = call.add(result, bias)
     return call.emit(OpKind.GELU, [result], result.shape, x.dtype)
 
 

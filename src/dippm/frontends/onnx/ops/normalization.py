@@ -99,10 +99,8 @@ def group_norm(call: Call) -> list[Value]:
     inputs = [x, call.required(1), call.required(2)]
     axes_size = numel(x.shape[1:]) // groups
     if call.op.op_type == "SkipGroupNorm":
-        x = call.emit(OpKind.ADD, [x, call.required(3)], x.shape, x.dtype)
-        bias = call.optional(4)
-        if bias is not None:
-            x = call.emit(OpKind.ADD, [x, bias], x.shape, x.dtype)
+        x = call.add(x, call.required(3))
+        x = call.add(x, call.optional(4))
         inputs[0] = x
     result = call.emit(OpKind.GROUP_NORM, inputs, x.shape, x.dtype, groups=groups, axes_size=axes_size)
     if call.op.domain == MICROSOFT and call.int_attribute("activation"):

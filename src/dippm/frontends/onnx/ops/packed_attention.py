@@ -40,8 +40,7 @@ def attend_packed(call: Call) -> Value:
     """The projection of all tokens, then attention in each sequence."""
     x, weight, bias = call.required(0), call.required(1), call.optional(2)
     projected = multiply(call, x, weight, x.dtype)
-    if bias is not None:
-        projected = call.emit(OpKind.ADD, [projected, bias], projected.shape, projected.dtype)
+    projected = call.add(projected, bias)
     sizes = call.ints_attribute("qkv_hidden_sizes") or [weight.shape[-1] // 3] * 3
     if len(projected.shape) != 2 or len(sizes) != 3 or sum(sizes) != projected.shape[1]:
         raise ShapeError(f"sizes {sizes[:3]} do not make up what {list(weight.shape)} makes of {list(x.shape)}")
@@ -62,10 +61,7 @@ def attend_packed_heads(call: Call) -> Value:
         parts = [x, key, value]
     if bias is not None:
         addends = slice_last(call, bias, [part.shape[-1] for part in parts])
-        parts = [
-            call.emit(OpKind.ADD, [part, addend], part.shape, part.dtype)
-            for part, addend in zip(parts, addends, strict=True)
-        ]
+        parts = [call.add(part, addend) for part, addend in zip(parts, addends, strict=True)]
     return _attend_tokens(call, *parts, offsets=call.required(4), bias=call.optional(6))
 
 
@@ -97,7 +93,7 @@ def attend_in_windows(call: Call) -> Value:
     for weight, bias in ((1, 2), (4, 5)):
         projected = multiply(call, x, call.required(weight), x.dtype)
         addend = call.required(bias)
-        projections.append(call.emit(OpKind.ADD, [projected, addend], projected.shape, projected.dtype))
+        projections.append(call.add(projected, addend))
     if projections[0].shape[2] != 3 * width or length % window:
         raise ShapeError(f"{list(x.shape)} does not split into windows of {window} and three projections")
     q, k, v = slice_last(call, projections[0], [width] * 3)
@@ -137,7 +133,7 @@ def attend_of_decoder(call: Call) -> list[Value]:
 def _project(call: Call, x: Value, weight: int, bias: Value, heads: int) -> list[Value]:
     """What a layer makes of [length, batch, width], in pieces of that width as [batch, heads, length, size]."""
     projected = multiply(call, x, call.required(weight), x.dtype)
-    projected = call.emit(OpKind.ADD, [projected, bias], projected.shape, projected.dtype)
+    projected = call.add(projected, bias)
     length, batch, width = x.shape
     if heads < 1 or width % heads:
         raise ShapeError(f"{width} does not split into {heads} heads")

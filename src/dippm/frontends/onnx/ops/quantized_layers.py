@@ -66,7 +66,7 @@ def matmul_integer_to_float(call: Call) -> Value:
     """MatMul of quantised tensors into numbers."""
     a = as_numbers(call, call.required(0), call.optional(2), call.optional(4))
     b = as_numbers(call, call.required(1), call.optional(3), call.optional(5))
-    return _with_bias(call, multiply(call, a, b, a.dtype), call.optional(6))
+    return call.add(multiply(call, a, b, a.dtype), call.optional(6))
 
 
 @rule("DynamicQuantizeMatMul", domain=MICROSOFT)
@@ -74,7 +74,7 @@ def dynamic_quantize_matmul(call: Call) -> Value:
     """MatMul with a quantised weight; the other factor stays as it is, for its numbers are at hand."""
     a = call.required(0)
     b = as_numbers(call, call.required(1), call.optional(2), call.optional(3))
-    return _with_bias(call, multiply(call, a, b, a.dtype), call.optional(4))
+    return call.add(multiply(call, a, b, a.dtype), call.optional(4))
 
 
 @rule("QAttention", domain=MICROSOFT)
@@ -113,7 +113,7 @@ def quantized_embed_layer_norm(call: Call) -> list[Value]:
             raise ShapeError("its tables must have two dimensions")
         rows = call.emit(OpKind.EMBEDDING, [stored, indices], (*ids.shape, stored.shape[1]), stored.dtype)
         numbers = as_numbers(call, rows, call.optional(scale), call.optional(scale + 5))
-        total = numbers if total is None else call.emit(OpKind.ADD, [total, numbers], total.shape, total.dtype)
+        total = numbers if total is None else call.add(total, numbers)
     if total is None:
         raise ShapeError("it lacks its table of words")
     gains = [as_numbers(call, call.required(p), call.optional(p + 6), call.optional(p + 11)) for p in (5, 6)]
@@ -125,7 +125,3 @@ def quantized_embed_layer_norm(call: Call) -> list[Value]:
 def _shifted(call: Call, position: int, zero_point: int) -> Value:
     """An input without a scale, as numbers."""
     return as_numbers(call, call.required(position), None, call.optional(zero_point))
-
-
-def _with_bias(call: Call, x: Value, bias: Value | None) -> Value:
-    return x if bias is None else call.emit(OpKind.ADD, [x, bias], x.shape, x.dtype)
