@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Dim", "Shape", "fixed_shape"]
+__all__ = ["Dim", "Shape", "changed_axis", "fixed_shape"]
 
 
 class Dim(NamedTuple):
@@ -37,3 +38,11 @@ Shape = tuple[Dim, ...]
 def fixed_shape(*sizes: int) -> Shape:
     """A shape that does not depend on the batch."""
     return tuple(Dim(0, size) for size in sizes)
+
+
+def changed_axis(before: Sequence[object], after: Sequence[object]) -> int | None:
+    """The one dimension in which shapes of one rank differ; None where there are none or several, or the ranks do."""
+    if len(before) != len(after):
+        return None
+    changed = [axis for axis, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+    return changed[0] if len(changed) == 1 else None

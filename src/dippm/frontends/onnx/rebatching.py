@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from dippm.frontends.onnx.program import Array
+from dippm.graph.dim import changed_axis
 
 __all__ = ["Choices", "Rebatching", "Signature"]
 
@@ -96,12 +97,10 @@ class Rebatching:
         return np.repeat(sample, self._batch, axis) if (data == sample).all() else None
 
     def _batch_axis(self, native: Sizes, current: Sizes) -> int | None:
-        if len(native) != len(current):
+        axis = changed_axis(native, current)
+        if axis is None or native[axis] * self._batch != current[axis] * self._native:
             return None
-        changed = [axis for axis, (old, new) in enumerate(zip(native, current, strict=True)) if old != new]
-        if len(changed) != 1 or native[changed[0]] * self._batch != current[changed[0]] * self._native:
-            return None
-        return changed[0]
+        return axis
 
     def _grow(self, target: Sizes, axis: int) -> Sizes:
         return (*target[:axis], target[axis] * self._batch // self._native, *target[axis + 1 :])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dippm.graph.dim import changed_axis
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Attribute, Node
 from dippm.graph.op_kind import OpKind
@@ -43,9 +44,7 @@ def _selected_axis(editor: GraphEditor, piece: Node, squeeze: Node) -> int | Non
     whole, cut, left = (
         editor.tensors[index].shape for index in (piece.inputs[0], piece.outputs[0], squeeze.outputs[0])
     )
-    if len(whole) != len(cut):
+    axis = changed_axis(whole, cut)
+    if axis is None or cut[axis] != (0, 1) or left != (*cut[:axis], *cut[axis + 1 :]):
         return None
-    axes = [axis for axis, (before, after) in enumerate(zip(whole, cut, strict=True)) if before != after]
-    if len(axes) != 1 or cut[axes[0]] != (0, 1) or left != (*cut[: axes[0]], *cut[axes[0] + 1 :]):
-        return None
-    return axes[0]
+    return axis

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dippm.graph.dim import changed_axis
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Attribute
 from dippm.graph.op_kind import OpKind
@@ -38,10 +39,8 @@ def fuse_unbind(editor: GraphEditor) -> None:
 def _sliced_axis(editor: GraphEditor, source: int, piece: int, count: int) -> int | None:
     """The axis along which ``count`` pieces of size 1 make up the whole."""
     whole, part = editor.tensors[source].shape, editor.tensors[piece].shape
-    if len(whole) != len(part):
-        return None
-    cut = [axis for axis, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b]
-    return cut[0] if len(cut) == 1 and part[cut[0]] == (0, 1) and whole[cut[0]] == (0, count) else None
+    cut = changed_axis(whole, part)
+    return cut if cut is not None and part[cut] == (0, 1) and whole[cut] == (0, count) else None
 
 
 def _fuse(editor: GraphEditor, positions: Sequence[int], pieces: Sequence[int], axis: int) -> None:
