@@ -53,8 +53,8 @@ from dippm.costs.precision import Precision
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph
 from dippm.costs.workload import Workload
 from dippm.devices import DeviceSpec
-from dippm.errors import UnsupportedError
-from dippm.graph import Node, OpKind, TensorRole
+from dippm.features.pmgns import check_batches, largest
+from dippm.graph import OpKind, TensorRole
 
 __all__ = [
     "COST_COLUMNS",
@@ -156,14 +156,7 @@ def compute_dnnperf_features(
         UnsupportedError: ``graph.fixed_batch`` where the model holds for another batch size only.
     """
     graph = training.graph
-    others = [batch for batch in batches if graph.fixed_batch is not None and batch != graph.fixed_batch]
-    if others:
-        raise UnsupportedError(
-            f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason} "
-            f"Got {others[0]} instead.",
-            code="graph.fixed_batch",
-            cure=f"Use batch {graph.fixed_batch}.",
-        )
+    check_batches(graph, batches)
     at = as_batches(list(batches))
     work = Workload.from_graph(graph, training.precision)
     kept: IndexArray = np.array(
@@ -246,7 +239,7 @@ def _hyperparameters(work: Workload) -> dict[str, FloatArray]:
     columns = {
         "kernel_height": _column([height for height, _ in windows]),
         "kernel_width": _column([width for _, width in windows]),
-        **{name: _column([_largest(node, attribute) for node in nodes]) for name, attribute in _ATTRIBUTES.items()},
+        **{name: _column([largest(node, attribute) for node in nodes]) for name, attribute in _ATTRIBUTES.items()},
     }
     every = np.arange(len(nodes), dtype=np.int64)
     channel_axis = np.where(columns["kernel_height"][:, 0] > 0, 1, -1)
@@ -293,13 +286,6 @@ def _tensor_sizes(training: TrainingGraph, work: Workload) -> dict[str, FloatArr
         "output_gradient_bytes": outputs[gradient_of] * has_gradient[:, None],
         "temporary_bytes": _sum(work.scratch, work.dropped),
     }
-
-
-def _largest(node: Node, name: str) -> int:
-    value = node.attributes.get(name)
-    if isinstance(value, tuple):
-        return max(value, default=0)
-    return value if isinstance(value, int) else 0
 
 
 def _column(values: Sequence[int]) -> FloatArray:

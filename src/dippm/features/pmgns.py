@@ -56,8 +56,10 @@ __all__ = [
     "STATIC_FEATURES",
     "EdgeMode",
     "PmgnsSample",
+    "check_batches",
     "compute_features",
     "compute_features_of_batches",
+    "largest",
 ]
 
 #: Nodes that are no operators: they launch no kernel. Weights and constants are tensors here, never nodes.
@@ -200,14 +202,7 @@ def compute_features_of_batches(
         UsageError: ``batch.invalid``.
         UnsupportedError: ``graph.fixed_batch`` where the model holds for another batch size only.
     """
-    others = [batch for batch in batches if graph.fixed_batch is not None and batch != graph.fixed_batch]
-    if others:
-        raise UnsupportedError(
-            f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason} "
-            f"Got {others[0]} instead.",
-            code="graph.fixed_batch",
-            cure=f"Use batch {graph.fixed_batch}.",
-        )
+    check_batches(graph, batches)
     at = as_batches(list(batches))
     sizes = GraphSizes.from_graph(graph)
     order = order_operators(graph, filtered=_FILTERED)
@@ -219,6 +214,22 @@ def compute_features_of_batches(
         PmgnsSample(node_features=of_nodes, edge_index=edge_index, static_features=of_graph)
         for of_nodes, of_graph in zip(node_features, static_features, strict=True)
     ]
+
+
+def check_batches(graph: Graph, batches: Sequence[int]) -> None:
+    """Refuse batch sizes that a model does not hold for.
+
+    Raises:
+        UnsupportedError: ``graph.fixed_batch``.
+    """
+    others = [batch for batch in batches if graph.fixed_batch is not None and batch != graph.fixed_batch]
+    if others:
+        raise UnsupportedError(
+            f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason} "
+            f"Got {others[0]} instead.",
+            code="graph.fixed_batch",
+            cure=f"Use batch {graph.fixed_batch}.",
+        )
 
 
 def _chain(count: int) -> IndexArray:
@@ -267,11 +278,12 @@ def _window(node: Node) -> tuple[int, ...]:
     kernel = node.attributes.get("kernel")
     height, width = (1, 1, *kernel)[-2:] if isinstance(kernel, tuple) else (0, 0)
     # ONNX gives its poolings a dilation where PyTorch gives them none.
-    of_convolution = (_largest(node, "dilation"), _largest(node, "groups")) if node.kind in _CONVOLUTIONS else (0, 0)
-    return height, width, _largest(node, "stride"), _largest(node, "padding"), *of_convolution
+    of_convolution = (largest(node, "dilation"), largest(node, "groups")) if node.kind in _CONVOLUTIONS else (0, 0)
+    return height, width, largest(node, "stride"), largest(node, "padding"), *of_convolution
 
 
-def _largest(node: Node, name: str) -> int:
+def largest(node: Node, name: str) -> int:
+    """The largest number of an attribute that holds one or several, 0 where the node has none."""
     value = node.attributes.get(name)
     if isinstance(value, tuple):
         return max(value, default=0)
