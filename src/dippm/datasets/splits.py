@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dippm.datasets.store.label import Label
 from dippm.errors import UsageError
 
-__all__ = ["Split", "leave_family_out", "split_by_graph"]
+__all__ = ["Split", "draw", "leave_family_out", "split_by_graph"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ def split_by_graph(
     members = defaultdict(list)
     for label, model in zip(labels, models, strict=True):
         members[model].append(label)
-    order = sorted(members, key=lambda model: (_draw(seed, _family(members[model])), _draw(seed, model)))
+    order = sorted(members, key=lambda model: (draw(seed, _family(members[model])), draw(seed, model)))
     part_of: dict[str, int] = {}
     lacking = [0.0, 0.0, 0.0]
     for model in order:
@@ -125,5 +125,6 @@ def _family(labels: Sequence[Label]) -> str:
     return min(counts, key=lambda family: (-counts[family], family))
 
 
-def _draw(seed: int, name: str) -> str:
+def draw(seed: int, name: str) -> str:
+    """What to sort names by to have them in random order, the same for every collection that a name is in."""
     return hashlib.sha256(f"{seed} {name}".encode()).hexdigest()

@@ -9,7 +9,6 @@ Table 5 of the DIPPM paper tells architectures that training has seen, has partl
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from enum import StrEnum
 
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.datasets.graph_samples import FRACTIONS, Part, SampleTable, assign_parts, parts_of_split
-from dippm.datasets.splits import Split, leave_family_out, split_by_graph
+from dippm.datasets.splits import Split, draw, leave_family_out, split_by_graph
 from dippm.errors import UsageError
 
 __all__ = ["Novelty", "leave_families_out", "novelty_of_samples", "split_for"]
@@ -100,7 +99,7 @@ def novelty_of_samples(samples: SampleTable, parts: PartArray) -> npt.NDArray[np
 
 
 def _by_row(samples: SampleTable, *, seed: int) -> PartArray:
-    order = sorted(range(len(samples)), key=lambda index: _draw(seed, samples.labels[index].key))
+    order = sorted(range(len(samples)), key=lambda index: draw(seed, samples.labels[index].key))
     ends = np.round(np.cumsum(FRACTIONS) * len(samples)).astype(int)
     parts = np.full(len(samples), Part.TEST, dtype=np.int8)
     parts[order[: ends[0]]] = Part.TRAINING
@@ -111,7 +110,7 @@ def _by_row(samples: SampleTable, *, seed: int) -> PartArray:
 def _by_family(samples: SampleTable, *, seed: int) -> PartArray | None:
     families = samples.families
     drawn: list[str] = []
-    for family in sorted(set(families.tolist()), key=lambda name: _draw(seed, name)):
+    for family in sorted(set(families.tolist()), key=lambda name: draw(seed, name)):
         if np.isin(families, drawn).mean() >= FRACTIONS[2]:
             break
         drawn.append(family)
@@ -130,7 +129,3 @@ def _without(samples: SampleTable, families: tuple[str, ...], *, seed: int) -> P
     rest = split_by_graph(held_out.training, fractions=(training / known, validation / known, 0.0), seed=seed)
     parts = parts_of_split(samples, Split(training=rest.training, validation=rest.validation, test=held_out.test))
     return parts if (parts == Part.TRAINING).any() and (parts == Part.VALIDATION).any() else None
-
-
-def _draw(seed: int, name: str) -> str:
-    return hashlib.sha256(f"{seed} {name}".encode()).hexdigest()

@@ -18,7 +18,6 @@ from dippm.units import BYTES_PER_MIB
 
 __all__ = ["COST_COLUMNS", "compute_cost_sums"]
 
-FloatArray = npt.NDArray[np.float64]
 
 _FAMILIES = tuple(family for family in WorkFamily if family is not WorkFamily.FREE)
 # The roofline is a weighting of arithmetic against traffic; any card of the last years weighs them alike.

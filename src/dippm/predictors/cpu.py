@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
 from dippm.costs.autocast import LOWERS_TO, own_formats
 from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
@@ -33,7 +32,6 @@ from dippm.units import BYTES_PER_MIB
 
 __all__ = ["CpuPredictor"]
 
-FloatArray = npt.NDArray[np.float64]
 
 _NAME = "cpu-0"
 # On a CPU PyTorch's FP32 is what it says.

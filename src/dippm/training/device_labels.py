@@ -33,7 +33,6 @@ from dippm.predictors.additive_artefact import Regime
 __all__ = ["DeviceLabels", "choose_device", "choose_labels", "fit_host_ratio", "host_ms"]
 
 FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 _LEAST_HOST_ROWS = 5
 # The rows that wait for the host and its rate depend on each other; the second pass changes next to nothing.
