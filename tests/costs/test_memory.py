@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, estimate_memory, live_memory, reserved_bytes
+from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, live_memory, reserved_bytes
 from dippm.costs.conditions import Layout, Optimizer
 from dippm.costs.context import context_mb
-from dippm.costs.memory import Headroom, absent_copies
+from dippm.costs.memory import Headroom, absent_copies, estimate_memory_each
 from dippm.costs.software import Software
 from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
 from dippm.devices import find_device
@@ -20,6 +20,11 @@ from dippm.graph import OpKind
 _CONV = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
 _MIB = 2**20
 _PARTS = {"context", "weights", "activations", "workspace", "slack"}
+
+
+def estimate_memory(timeline, batches, devices, **conditions):
+    (estimates,) = estimate_memory_each([timeline], batches, devices, **conditions)
+    return estimates
 
 
 def _timeline(graph, precision=Precision.FP32):

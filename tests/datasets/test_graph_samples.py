@@ -12,7 +12,7 @@ from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.graph_samples import Part, assign_parts, build_samples
 from dippm.errors import UsageError
 from dippm.features.cost_sums import compute_cost_sums
-from dippm.features.pmgns import EdgeMode, compute_features
+from dippm.features.pmgns import EdgeMode, compute_features_of_batches
 from dippm.graph import Graph, fixed_shape
 from dippm.graph.fingerprint import fingerprint
 
@@ -38,7 +38,7 @@ def test_each_sample_is_its_graph_at_its_batch(labelled_models) -> None:
         label = order[index]
         cached = GraphCache(folder).load(label.recipe.model_key, batch=label.recipe.batch)
         assert cached is not None
-        expected = compute_features(cached.graph, batch=label.recipe.batch)
+        (expected,) = compute_features_of_batches(cached.graph, [label.recipe.batch])
         nodes = slice(*samples.node_offsets[index : index + 2])
         edges = slice(*samples.edge_offsets[index : index + 2])
         np.testing.assert_array_equal(samples.node_features[nodes], expected.node_features)

@@ -17,12 +17,16 @@ from dippm.features.pmgns import (
     STATIC_COLUMNS,
     STATIC_FEATURES,
     EdgeMode,
-    compute_features,
     compute_features_of_batches,
 )
 from dippm.graph import TRAINING_KINDS, DType, OpKind, TensorRole
 
 _CLASSES = len(OPERATOR_CLASSES)
+
+
+def compute_features(graph, *, batch, edges=EdgeMode.DATA):
+    (sample,) = compute_features_of_batches(graph, [batch], edges)
+    return sample
 
 
 def _rows(sample):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dippm.costs.families import WorkFamily
     from dippm.costs.live_tensors import LiveMemory, live_memory
-    from dippm.costs.memory import MemoryEstimate, estimate_memory, reserved_bytes
+    from dippm.costs.memory import MemoryEstimate, reserved_bytes
     from dippm.costs.precision import Arithmetic, Precision, TypePlan, plan_types
     from dippm.costs.sizes import GraphSizes
     from dippm.costs.timeline import MemoryTimeline, Purpose
@@ -29,7 +29,6 @@ __all__ = [
     "WorkFamily",
     "Workload",
     "WorkloadAt",
-    "estimate_memory",
     "live_memory",
     "plan_types",
     "reserved_bytes",
@@ -47,7 +46,6 @@ _HOMES = {
     "WorkFamily": "families",
     "Workload": "workload",
     "WorkloadAt": "workload",
-    "estimate_memory": "memory",
     "live_memory": "live_tensors",
     "plan_types": "precision",
     "reserved_bytes": "memory",

@@ -22,7 +22,7 @@ from dippm.errors import UnsupportedError
 from dippm.units import BYTES_PER_MIB
 
 __all__ = [
-    "Headroom", "MemoryEstimate", "absent_copies", "estimate_memory", "estimate_memory_each", "reserved_bytes",
+    "Headroom", "MemoryEstimate", "absent_copies", "estimate_memory_each", "reserved_bytes",
 ]  # fmt: skip
 
 _COPIES = {
@@ -109,51 +109,6 @@ def reserved_bytes(
     return _replay_of(timeline, without).reserve(as_batches(batches), capacity_bytes)
 
 
-def estimate_memory(
-    timeline: MemoryTimeline,
-    batches: npt.ArrayLike,
-    devices: Sequence[DeviceSpec],
-    *,
-    layout: Layout = Layout.NCHW,
-    software: Software = DEFAULT_SOFTWARE,
-    headrooms: Sequence[Headroom] | None = None,
-    is_captured: bool = False,
-) -> list[MemoryEstimate]:
-    """Estimate the memory of an inference, or of training, on each device.
-
-    Devices differ in their context, their cuBLAS workspace and in whether convolutions run on tensor cores; the
-    allocator is replayed once for all devices that agree in both. Where a device has no room for the copies that
-    convolutions make, PyTorch takes kernels of cuDNN that make none (``try_configs`` in ``native/cudnn/Conv_v8.cpp``).
-
-    Args:
-        timeline: The model's memory events.
-        batches: Batch sizes.
-        devices: The devices.
-        layout: Memory order of images.
-        software: What the process loads beside the model.
-        headrooms: What is to stay free on each device; None for nothing.
-        is_captured: Whether the pass is a captured CUDA graph: it has a pool of memory of its own, and a stream with
-            another workspace of cuBLAS.
-
-    Returns:
-        One estimate per device.
-
-    Raises:
-        UsageError: ``batch.invalid`` where a batch is not a positive whole number.
-        UnsupportedError: ``graph.too_large`` where the live tensors pass a petabyte.
-    """
-    (estimates,) = estimate_memory_each(
-        [timeline],
-        batches,
-        devices,
-        layout=layout,
-        software=software,
-        headrooms=headrooms,
-        is_captured=is_captured,
-    )
-    return estimates
-
-
 def estimate_memory_each(
     timelines: Sequence[MemoryTimeline],
     batches: npt.ArrayLike,
@@ -164,7 +119,29 @@ def estimate_memory_each(
     headrooms: Sequence[Headroom] | None = None,
     is_captured: bool = False,
 ) -> list[list[MemoryEstimate]]:
-    """What :func:`estimate_memory` gives, of each of several models."""
+    """Estimate the memory of an inference, or of training, of each of several models, on each device.
+
+    Devices differ in their context, their cuBLAS workspace and in whether convolutions run on tensor cores; the
+    allocator is replayed once for all devices that agree in both. Where a device has no room for the copies that
+    convolutions make, PyTorch takes kernels of cuDNN that make none (``try_configs`` in ``native/cudnn/Conv_v8.cpp``).
+
+    Args:
+        timelines: Memory events of the models.
+        batches: Batch sizes.
+        devices: The devices.
+        layout: Memory order of images.
+        software: What the process loads beside the model.
+        headrooms: What is to stay free on each device; None for nothing.
+        is_captured: Whether the pass is a captured CUDA graph: it has a pool of memory of its own, and a stream with
+            another workspace of cuBLAS.
+
+    Returns:
+        Of each model one estimate per device.
+
+    Raises:
+        UsageError: ``batch.invalid`` where a batch is not a positive whole number.
+        UnsupportedError: ``graph.too_large`` where the live tensors pass a petabyte.
+    """
     sizes = as_batches(batches)
     lives = _Lives(timelines=timelines, batches=batches)
     result: list[list[MemoryEstimate]] = [[] for _ in timelines]

@@ -57,7 +57,6 @@ __all__ = [
     "EdgeMode",
     "PmgnsSample",
     "check_batches",
-    "compute_features",
     "compute_features_of_batches",
     "largest",
 ]
@@ -168,21 +167,6 @@ class PmgnsSample:
     node_features: npt.NDArray[np.float32]
     edge_index: npt.NDArray[np.int64]
     static_features: npt.NDArray[np.float64]
-
-
-def compute_features(graph: Graph, *, batch: int, edges: EdgeMode = EdgeMode.DATA) -> PmgnsSample:
-    """Compute the features of a model at one batch size.
-
-    Args:
-        graph: The model.
-        batch: Batch size, at least 1.
-        edges: Which edges connect the operators.
-
-    Raises:
-        UsageError: ``batch.invalid``.
-        UnsupportedError: ``graph.fixed_batch`` where the model holds for another batch size only.
-    """
-    return compute_features_of_batches(graph, [batch], edges)[0]
 
 
 def compute_features_of_batches(
