@@ -153,28 +153,19 @@ class Workload:
     fusion: Fusion | None = None
 
     @classmethod
-    def from_graph(
-        cls,
-        graph: Graph,
-        precision: Precision = Precision.FP32,
-        *,
-        sizes: GraphSizes | None = None,
-        keeps_casts: bool = True,
-    ) -> Workload:
+    def from_graph(cls, graph: Graph, precision: Precision = Precision.FP32, *, keeps_casts: bool = True) -> Workload:
         """Work out everything that does not depend on the batch size.
 
         Args:
             graph: The model.
             precision: Arithmetic of the run; it decides the bytes and the casts, never FLOPs and MACs.
-            sizes: The graph's arrays, where they are at hand.
             keeps_casts: Whether autocast keeps copies of weights, see
                 :attr:`~dippm.costs.software.Software.keeps_casts`.
 
         Returns:
             The workload; its cost grows linearly with the graph.
         """
-        sizes = GraphSizes.from_graph(graph) if sizes is None else sizes
-        return cls.from_sizes(sizes, precision, keeps_casts=keeps_casts)
+        return cls.from_sizes(GraphSizes.from_graph(graph), precision, keeps_casts=keeps_casts)
 
     @classmethod
     def from_sizes(cls, sizes: GraphSizes, precision: Precision, *, keeps_casts: bool = True) -> Workload:

@@ -59,12 +59,11 @@ class WholeModelRow:
     runtime: str = "eager"
 
 
-def read_whole_models(folder: Path, *, with_compiled: bool = False) -> list[WholeModelRow]:
+def read_whole_models(folder: Path) -> list[WholeModelRow]:
     """Read the inference rows of both tables.
 
     Args:
         folder: The folder ``whole_models`` of the measured tables.
-        with_compiled: Whether to read the rows of ``torch.compile`` too.
 
     Raises:
         UsageError: ``data.missing`` where a table is not there.
@@ -97,7 +96,7 @@ def read_whole_models(folder: Path, *, with_compiled: bool = False) -> list[Whol
         for record in _records(folder / "neusight_transformers_inference.csv")
         if record["mode"] == "inf"
     ]
-    return [row for row in vision + text if with_compiled or row.runtime == "eager"]
+    return vision + text
 
 
 def _records(path: Path) -> list[dict[str, str]]:

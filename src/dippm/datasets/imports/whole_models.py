@@ -75,7 +75,7 @@ def import_whole_models(folder: Path) -> Iterator[Label]:
     Raises:
         UsageError: ``data.missing`` where a table is not there.
     """
-    for row in read_whole_models(folder, with_compiled=True):
+    for row in read_whole_models(folder):
         yield _label(row)
     yield from _nvidia_labels(folder / "nvidia_a100_inference.csv", Mode.INFERENCE)
     yield from _nvidia_labels(folder / "nvidia_a100_training.csv", Mode.TRAINING)
