@@ -6,11 +6,10 @@ NVML and time per batch derived from the time per epoch. Rows at the board's own
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from dippm.errors import UsageError
+from dippm.datasets.tables import read_records
 
 __all__ = ["BusyRun", "read_busy_runs"]
 
@@ -51,17 +50,13 @@ def read_busy_runs(folder: Path) -> list[BusyRun]:
     Raises:
         UsageError: ``data.missing`` where the table is not there.
     """
-    path = folder / _FILE
-    if not path.is_file():
-        raise UsageError(f"There is no table '{path}'.", code="data.missing", cure="Set DIPPM_DATA.")
-    with path.open(newline="", encoding="utf-8") as stream:
-        records = [
-            record
-            for record in csv.DictReader(stream)
-            if float(record["is_max_power_limit"] or 0) == 1.0
-            and record["latency_ms_per_batch"]
-            and record["input"] not in _UNTIMED_INPUTS
-        ]
+    records = [
+        record
+        for record in read_records(folder / _FILE)
+        if float(record["is_max_power_limit"] or 0) == 1.0
+        and record["latency_ms_per_batch"]
+        and record["input"] not in _UNTIMED_INPUTS
+    ]
     return [
         BusyRun(
             device=_DEVICES[record["device"]],

@@ -6,16 +6,16 @@ how it was taken and what is doubtful about it.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dippm.errors import UsageError
+from dippm.datasets.tables import PUBLISHED_CURE, existing_table, read_records
 
 __all__ = [
     "PublishedRow",
@@ -45,6 +45,9 @@ _SLICE_TABLE = "mig.csv"
 _EXAMPLES_TABLE = "deep_learning_examples.csv"
 # Bytes of the unit that a figure of memory is given in.
 _UNIT_BYTES = {"MiB": 2**20, "MB": 10**6}
+
+_existing = partial(existing_table, cure=PUBLISHED_CURE)
+_records = partial(read_records, cure=PUBLISHED_CURE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,21 +172,6 @@ def digest_published(folder: Path) -> str:
     """
     tables = [_existing(folder / name).read_bytes() for name in (*_TABLES, _CONFIGURATIONS)]
     return hashlib.sha256(b"".join(tables)).hexdigest()
-
-
-def _records(path: Path) -> list[dict[str, str]]:
-    with _existing(path).open(newline="", encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
-
-
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise UsageError(
-            f"There is no table '{path}'.",
-            code="data.missing",
-            cure="Name data/published of the repository.",
-        )
-    return path
 
 
 def _row(record: Mapping[str, str]) -> PublishedRow:

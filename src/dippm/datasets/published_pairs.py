@@ -6,16 +6,18 @@ Times are in ``data/published/compiled_steps.csv``, peaks of memory in ``data/pu
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dippm.costs.precision import Precision
-from dippm.errors import UsageError
+from dippm.datasets.tables import PUBLISHED_CURE, read_records
 
 __all__ = ["MemoryPair", "StepPair", "read_memory_pairs", "read_step_pairs"]
 
 _TIMES, _PEAKS = "compiled_steps.csv", "compiled_memory.csv"
+
+_records = partial(read_records, cure=PUBLISHED_CURE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,12 +112,3 @@ def read_step_pairs(folder: Path) -> list[StepPair]:
         )
         for record in _records(folder / _TIMES)
     ]
-
-
-def _records(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        raise UsageError(
-            f"There is no table '{path}'.", code="data.missing", cure="Name data/published of the repository."
-        )
-    with path.open(newline="", encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))

@@ -7,11 +7,10 @@ fitted on them.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from dippm.errors import UsageError
+from dippm.datasets.tables import read_records
 
 __all__ = ["WholeModelRow", "read_whole_models"]
 
@@ -79,7 +78,7 @@ def read_whole_models(folder: Path) -> list[WholeModelRow]:
             latency_ms=float(record["latency_ms"]),
             runtime=_RUNTIMES[record["execution"]],
         )
-        for record in _records(folder / "hf_vision_inference.csv")
+        for record in read_records(folder / "hf_vision_inference.csv")
         if record["model"] in _VISION_MODELS
     ]
     text = [
@@ -93,14 +92,7 @@ def read_whole_models(folder: Path) -> list[WholeModelRow]:
             latency_ms=float(record["measured_latency_ms"]),
             runtime=_RUNTIMES[record["execution"]],
         )
-        for record in _records(folder / "neusight_transformers_inference.csv")
+        for record in read_records(folder / "neusight_transformers_inference.csv")
         if record["mode"] == "inf"
     ]
     return vision + text
-
-
-def _records(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        raise UsageError(f"There is no table '{path}'.", code="data.missing", cure="Set DIPPM_DATA.")
-    with path.open(newline="", encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))

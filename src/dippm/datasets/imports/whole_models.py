@@ -7,16 +7,15 @@ batch over throughput, data loading inside, which the tables' notes prefer to th
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label import Label
+from dippm.datasets.tables import read_records
 from dippm.datasets.whole_models import WholeModelRow, read_whole_models
 from dippm.devices import find_device
-from dippm.errors import UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.graph import DType
 from dippm.measuring.configuration import Configuration
@@ -113,41 +112,38 @@ def _label(row: WholeModelRow) -> Label:
 
 
 def _nvidia_labels(path: Path, mode: Mode) -> Iterator[Label]:
-    if not path.is_file():
-        raise UsageError(f"There is no table '{path}'.", code="data.missing", cure="Set DIPPM_DATA.")
     is_training = mode is Mode.TRAINING
-    with path.open(newline="", encoding="utf-8") as stream:
-        for record in csv.DictReader(stream):
-            model, precision = record["model"], record["precision"]
-            is_known = record["framework"] == "pytorch" and model in _NVIDIA_MODELS and precision in _NVIDIA_PRECISIONS
-            if not is_known or (is_training and model in _NVIDIA_UNKNOWN_OPTIMIZERS):
-                continue
-            family, architecture = _NVIDIA_MODELS[model]
-            batch = int(float(record["batch"]))
-            conditions = Conditions.parse(
-                precision=_NVIDIA_PRECISIONS[precision],
-                mode=mode,
-                layout="nhwc" if "channels_last" in record["notes"] and precision == "mixed" else "nchw",
-                optimizer=Optimizer.MOMENTUM if is_training else None,
-            )
-            yield Label(
-                recipe=Recipe(
-                    collection="whole-models",
-                    family=family,
-                    architecture=architecture,
-                    inputs=_image(224),
-                    batch=batch,
-                ),
-                configuration=Configuration(batch=batch, conditions=conditions),
-                measurement=Measurement(
-                    outcome=Outcome.OK,
-                    device=find_device(record["gpu"]).name,
-                    measured_at="",
-                    latency_ms=float(record["step_time_ms" if is_training else "batch_over_throughput_ms"]),
-                    software=SoftwareStack(framework=f"torch of {record['container']}"),
-                ),
-                source="nvidia",
-            )
+    for record in read_records(path):
+        model, precision = record["model"], record["precision"]
+        is_known = record["framework"] == "pytorch" and model in _NVIDIA_MODELS and precision in _NVIDIA_PRECISIONS
+        if not is_known or (is_training and model in _NVIDIA_UNKNOWN_OPTIMIZERS):
+            continue
+        family, architecture = _NVIDIA_MODELS[model]
+        batch = int(float(record["batch"]))
+        conditions = Conditions.parse(
+            precision=_NVIDIA_PRECISIONS[precision],
+            mode=mode,
+            layout="nhwc" if "channels_last" in record["notes"] and precision == "mixed" else "nchw",
+            optimizer=Optimizer.MOMENTUM if is_training else None,
+        )
+        yield Label(
+            recipe=Recipe(
+                collection="whole-models",
+                family=family,
+                architecture=architecture,
+                inputs=_image(224),
+                batch=batch,
+            ),
+            configuration=Configuration(batch=batch, conditions=conditions),
+            measurement=Measurement(
+                outcome=Outcome.OK,
+                device=find_device(record["gpu"]).name,
+                measured_at="",
+                latency_ms=float(record["step_time_ms" if is_training else "batch_over_throughput_ms"]),
+                software=SoftwareStack(framework=f"torch of {record['container']}"),
+            ),
+            source="nvidia",
+        )
 
 
 def _image(size: int) -> InputShapes:
