@@ -65,10 +65,7 @@ def test_the_ranking_is_said_in_words(dippm_report: DippmReport) -> None:
 
 def test_sections_without_figures_say_why(zoo: GraphSamples, predict_with_noise: Any) -> None:
     without_memory = np.array([np.nan, 1.0, np.nan])
-    samples = GraphSamples(
-        **{name: getattr(zoo, name) for name in zoo.__slots__ if name != "targets"},
-        targets=zoo.targets * without_memory,
-    )
+    samples = replace(zoo, targets=zoo.targets * without_memory)
     sections = describe_report(evaluate_dippm(samples, predict_with_noise, ProtocolSettings()))
     page = render_markdown("x", sections, {})
     # A mean over a single figure would say the same twice.

@@ -19,7 +19,7 @@ from dippm.costs.conditions import Mode
 from dippm.datasets.published import PublishedRow
 from dippm.evaluation.published import PublishedScore, run_comparison, score_runs
 from dippm.evaluation.published_runs import PUBLISHED_FOLDER, PublishedRun, read_example_runs
-from dippm.evaluation.report_page import Section, Table, render_markdown
+from dippm.evaluation.report_page import Section, Table, describe_left_out, render_markdown
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.graph import DType, Graph
 from dippm.predictors.physics import PhysicsPredictor
@@ -146,15 +146,7 @@ def sections_of(report: ExamplesReport) -> list[Section]:
                 ),
             ),
         ),
-        Section(
-            title="Left out",
-            tables=(
-                Table(
-                    header=("reason", "rows"),
-                    rows=[(reason, str(count)) for reason, count in sorted(report.left_out.items())],
-                ),
-            ),
-        ),
+        describe_left_out(report.left_out),
         Section(title="All rows", tables=(_all_rows(scores),)),
     ]
 

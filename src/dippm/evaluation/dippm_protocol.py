@@ -11,17 +11,15 @@ Training is the caller's: this module lies below it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.datasets.graph_samples import GraphSamples, Part, assign_parts
+from dippm.datasets.graph_samples import GraphSamples, Part
 from dippm.datasets.selection import METRICS
 from dippm.devices import find_device
-from dippm.errors import DippmError, UsageError
 from dippm.evaluation.dippm_report import (
     ComparedRow,
     DippmReport,
@@ -34,6 +32,7 @@ from dippm.evaluation.dippm_report import (
 )
 from dippm.evaluation.label_noise import summarize_dataset
 from dippm.evaluation.novelty import Novelty, leave_families_out, novelty_of_samples, split_for
+from dippm.evaluation.protocol_run import OnRun, Run, draw_tested_parts
 from dippm.evaluation.relative_errors import absolute_errors, mape_percent
 from dippm.models.registry import NETWORKS
 from dippm.placement import MigPolicy, choose_mig
@@ -68,20 +67,6 @@ class Predict(Protocol):
         ...
 
 
-OnRun = Callable[[int, int, str], None]
-"""Called with trainings done, their total, and what comes next."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Run:
-    """A training, and its predictions of all samples."""
-
-    model: str
-    seed: int
-    parts: PartArray
-    predicted: FloatArray
-
-
 class _Runner:
     """Trains one thing after the other and counts them."""
 
@@ -92,21 +77,12 @@ class _Runner:
         self._done = 0
         self._on_run = on_run
 
-    def run(self, parts: PartArray, *, model: str, epochs: int, seed: int) -> _Run:
+    def run(self, parts: PartArray, *, model: str, epochs: int, seed: int) -> Run:
         """One training."""
         self._report(f"{model}, {epochs} epochs, seed {seed}" if model != BASELINE else f"{model}, seed {seed}")
         predicted = self._predict(self._samples, parts, model=model, epochs=epochs, seed=seed)
         self._done += 1
-        is_learned = np.isfinite(self._samples.targets[parts == Part.TRAINING]).any(axis=0)
-        # What a network says of a figure that it was never shown is no prediction.
-        predicted = np.where(is_learned, predicted, np.nan)
-        if not np.isfinite(predicted[:, is_learned]).all():
-            raise DippmError(
-                f"The {model} of seed {seed} predicts figures that are no numbers.",
-                code="evaluation.not_finite",
-                cure="Use a smaller learning rate.",
-            )
-        return _Run(model=model, seed=seed, parts=parts, predicted=predicted)
+        return Run.of(self._samples, parts, predicted, model=model, seed=seed)
 
     def skip(self, count: int) -> None:
         """Count trainings that the data do not allow as done."""
@@ -147,15 +123,9 @@ def evaluate_dippm(
     left_out = leave_families_out(samples, settings.family_groups, seed=settings.seed)
     total = settings.seeds * len(MODELS) + 2 * len(Novelty) - 1 + 2 * len(left_out)
     runner = _Runner(samples, predict, total=total, on_run=on_run)
-    networks: list[_Run] = []
+    networks: list[Run] = []
     for seed in range(settings.seed, settings.seed + settings.seeds):
-        parts = assign_parts(samples, seed=seed)
-        if not np.isfinite(samples.targets[parts == Part.TEST]).any():
-            raise UsageError(
-                f"The test split of {len(samples)} samples is empty.",
-                code="evaluation.too_few",
-                cure="Evaluate on labels of more models.",
-            )
+        parts = draw_tested_parts(samples, seed=seed)
         networks += [runner.run(parts, model=model, epochs=settings.epochs, seed=seed) for model in MODELS]
     baseline = networks[len(MODELS) - 1]
     long_run = runner.run(baseline.parts, model=_DEFAULT, epochs=settings.long_epochs, seed=settings.seed)
@@ -198,17 +168,17 @@ def evaluate_dippm(
     )
 
 
-def _constant(samples: GraphSamples, run: _Run) -> _Run:
+def _constant(samples: GraphSamples, run: Run) -> Run:
     training = samples.targets[run.parts == Part.TRAINING]
     medians = [
         float(np.median(known)) if (known := column[np.isfinite(column)]).size else np.nan for column in training.T
     ]
-    return _Run(
+    return Run(
         model=CONSTANT, seed=run.seed, parts=run.parts, predicted=np.broadcast_to(medians, samples.targets.shape)
     )
 
 
-def _run_both(runner: _Runner, parts: PartArray, settings: ProtocolSettings) -> tuple[_Run, _Run]:
+def _run_both(runner: _Runner, parts: PartArray, settings: ProtocolSettings) -> tuple[Run, Run]:
     network = runner.run(parts, model=_DEFAULT, epochs=settings.long_epochs, seed=settings.seed)
     return network, runner.run(parts, model=BASELINE, epochs=settings.epochs, seed=settings.seed)
 
@@ -226,7 +196,7 @@ def _leave_out(
 
 
 def _score(
-    samples: GraphSamples, run: _Run, *, test: BoolArray | None = None, novelty: Novelty | None = None
+    samples: GraphSamples, run: Run, *, test: BoolArray | None = None, novelty: Novelty | None = None
 ) -> NetworkScore:
     chosen = {name: run.parts == part for name, part in _SCORED.items()}
     if test is not None:
@@ -245,7 +215,7 @@ def _test_rows(samples: GraphSamples, parts: PartArray, novelty: Novelty) -> Boo
     return mask
 
 
-def _compare(samples: GraphSamples, run: _Run, chosen: Iterable[int]) -> Iterator[ComparedRow]:
+def _compare(samples: GraphSamples, run: Run, chosen: Iterable[int]) -> Iterator[ComparedRow]:
     novelty = novelty_of_samples(samples, run.parts)
     for index in chosen:
         recipe = samples.labels[index].recipe
@@ -262,7 +232,7 @@ def _compare(samples: GraphSamples, run: _Run, chosen: Iterable[int]) -> Iterato
 
 
 def _group(
-    samples: GraphSamples, run: _Run, trees: _Run, chosen: BoolArray, names: npt.NDArray[np.str_], *, is_by_error: bool
+    samples: GraphSamples, run: Run, trees: Run, chosen: BoolArray, names: npt.NDArray[np.str_], *, is_by_error: bool
 ) -> tuple[GroupScore, ...]:
     """Errors of the chosen rows by name; names keep the order of their first digits unless errors decide."""
     members: dict[str, BoolArray] = defaultdict(lambda: np.zeros(len(names), dtype=np.bool_))
@@ -276,7 +246,7 @@ def _group(
     return tuple(sorted(scores, key=lambda score: int(score.name.split()[0])))
 
 
-def _score_group(samples: GraphSamples, run: _Run, trees: _Run, chosen: BoolArray, name: str) -> GroupScore:
+def _score_group(samples: GraphSamples, run: Run, trees: Run, chosen: BoolArray, name: str) -> GroupScore:
     return GroupScore(
         name=name,
         rows=int(chosen.sum()),
@@ -291,7 +261,7 @@ def _size_names(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.str_]:
     return np.array(names)[np.searchsorted(_SIZE_ENDS, counts)]
 
 
-def _spread(samples: GraphSamples, run: _Run, chosen: BoolArray) -> tuple[ErrorSpread, ...]:
+def _spread(samples: GraphSamples, run: Run, chosen: BoolArray) -> tuple[ErrorSpread, ...]:
     spreads = []
     for column, metric in enumerate(METRICS):
         predicted, measured = run.predicted[chosen, column], samples.targets[chosen, column]
@@ -313,7 +283,7 @@ def _spread(samples: GraphSamples, run: _Run, chosen: BoolArray) -> tuple[ErrorS
     return tuple(spreads)
 
 
-def _score_mig(samples: GraphSamples, run: _Run, chosen: BoolArray, novelty: Novelty) -> MigScore | None:
+def _score_mig(samples: GraphSamples, run: Run, chosen: BoolArray, novelty: Novelty) -> MigScore | None:
     memory = METRICS.index("memory_mb")
     pairs = np.column_stack([run.predicted[chosen, memory], samples.targets[chosen, memory]])
     pairs = pairs[np.isfinite(pairs).all(axis=1)]
@@ -344,7 +314,7 @@ def apply_equation_2(memory_mb: float) -> str:
     return choose_mig(memory_mb, find_device(MIG_DEVICE), policy=MigPolicy.PAPER) or "none"
 
 
-def _examples(samples: GraphSamples, run: _Run, chosen: BoolArray) -> list[ComparedRow]:
+def _examples(samples: GraphSamples, run: Run, chosen: BoolArray) -> list[ComparedRow]:
     memory = samples.targets[:, METRICS.index("memory_mb")]
     known = np.flatnonzero(chosen & np.isfinite(memory))
     picked = dict.fromkeys((int(known[memory[known].argmin()]), int(known[memory[known].argmax()])))

@@ -10,18 +10,15 @@ Training is the caller's: this module lies below it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.datasets.graph_samples import FRACTIONS, Part, SampleTable, assign_parts, parts_of_split
+from dippm.datasets.graph_samples import Part, SampleTable
 from dippm.datasets.selection import METRICS
-from dippm.datasets.splits import Split, split_by_graph
 from dippm.datasets.store.label import Label
-from dippm.errors import DippmError, UsageError
 from dippm.evaluation.dippm_report import SourceNoise
 from dippm.evaluation.dnnperf_report import (
     OVERALL,
@@ -33,7 +30,8 @@ from dippm.evaluation.dnnperf_report import (
     UnseenScore,
 )
 from dippm.evaluation.label_noise import summarize_dataset
-from dippm.evaluation.novelty import leave_families_out
+from dippm.evaluation.novelty import hold_out, leave_families_out
+from dippm.evaluation.protocol_run import OnRun, Run, draw_tested_parts
 from dippm.evaluation.relative_errors import absolute_errors
 from dippm.models.dnnperf_registry import ABLATIONS, ANEE, BASELINES, DNNPERF_MODELS, TREES
 
@@ -65,18 +63,6 @@ class PredictSteps(Protocol):
         ...
 
 
-OnRun = Callable[[int, int, str], None]
-"""Called with trainings done, their total, and what comes next."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Run:
-    model: str
-    seed: int
-    parts: PartArray
-    predicted: FloatArray
-
-
 def evaluate_dnnperf(
     samples: SampleTable,
     predict: PredictSteps,
@@ -105,13 +91,7 @@ def evaluate_dnnperf(
     left_out = leave_families_out(samples, settings.family_groups, seed=settings.seed)
     plan: list[tuple[PartArray, str, int]] = []
     for seed in range(settings.seed, settings.seed + settings.seeds):
-        parts = assign_parts(samples, seed=seed)
-        if not np.isfinite(samples.targets[parts == Part.TEST]).any():
-            raise UsageError(
-                f"The test split of {len(samples)} samples is empty.",
-                code="evaluation.too_few",
-                cure="Evaluate on labels of more models.",
-            )
+        parts = draw_tested_parts(samples, seed=seed)
         plan += [(parts, model, seed) for model in DNNPERF_MODELS]
     held_out = [*([] if unseen_parts is None else [unseen_parts]), *left_out.values()]
     plan += [(parts, model, settings.seed) for parts in held_out for model in HELD_OUT_MODELS]
@@ -146,21 +126,12 @@ def evaluate_dnnperf(
 
 def _train(
     samples: SampleTable, predict: PredictSteps, plan: Sequence[tuple[PartArray, str, int]], on_run: OnRun | None
-) -> Iterator[_Run]:
+) -> Iterator[Run]:
     for done, (parts, model, seed) in enumerate(plan):
         if on_run is not None:
             on_run(done, len(plan), f"{model}, seed {seed}")
         predicted = predict(parts, model=model, seed=seed)
-        is_learned = np.isfinite(samples.targets[parts == Part.TRAINING]).any(axis=0)
-        # What a network says of a figure that it was never shown is no prediction.
-        predicted = np.where(is_learned, predicted, np.nan)
-        if not np.isfinite(predicted[:, is_learned]).all():
-            raise DippmError(
-                f"The {model} of seed {seed} predicts figures that are no numbers.",
-                code="evaluation.not_finite",
-                cure="Use a smaller learning rate.",
-            )
-        yield _Run(model=model, seed=seed, parts=parts, predicted=predicted)
+        yield Run.of(samples, parts, predicted, model=model, seed=seed)
     if on_run is not None:
         on_run(len(plan), len(plan), "")
 
@@ -187,11 +158,7 @@ def _hold_out(samples: SampleTable, is_held: BoolArray, *, seed: int) -> PartArr
     rest = [label for label in samples.labels if not names & {label.graph_hash, label.recipe.model_key}]
     if not held or not rest:
         return None
-    training, validation, _ = FRACTIONS
-    known = training + validation
-    split = split_by_graph(rest, fractions=(training / known, validation / known, 0.0), seed=seed)
-    parts = parts_of_split(samples, Split(training=split.training, validation=split.validation, test=tuple(held)))
-    return parts if (parts == Part.TRAINING).any() and (parts == Part.VALIDATION).any() else None
+    return hold_out(samples, rest, held, seed=seed)
 
 
 def _errors(predicted: FloatArray, measured: FloatArray) -> dict[str, ErrorPair]:
@@ -209,7 +176,7 @@ def _errors(predicted: FloatArray, measured: FloatArray) -> dict[str, ErrorPair]
     return found
 
 
-def _score(samples: SampleTable, run: _Run) -> StepScore:
+def _score(samples: SampleTable, run: Run) -> StepScore:
     is_test = run.parts == Part.TEST
     collections = np.array([label.recipe.collection for label in samples.labels])
     groups: dict[str, BoolArray] = {OVERALL: is_test}
@@ -231,7 +198,7 @@ def _score(samples: SampleTable, run: _Run) -> StepScore:
     )
 
 
-def _score_unseen(samples: SampleTable, runs: Sequence[_Run], chosen: BoolArray, name: str) -> UnseenScore:
+def _score_unseen(samples: SampleTable, runs: Sequence[Run], chosen: BoolArray, name: str) -> UnseenScore:
     return UnseenScore(
         name=name,
         rows=int(chosen.sum()),
@@ -244,7 +211,7 @@ def _first_error(score: UnseenScore) -> float:
     return errors["latency_ms"].mre_percent if "latency_ms" in errors else 0.0
 
 
-def _compare(samples: SampleTable, run: _Run) -> Iterator[ComparedStep]:
+def _compare(samples: SampleTable, run: Run) -> Iterator[ComparedStep]:
     for index in np.flatnonzero(run.parts == Part.TEST).tolist():
         recipe = samples.labels[index].recipe
         known = [

@@ -19,7 +19,7 @@ import numpy as np
 from dippm.costs.latency import OTHER_HOST
 from dippm.evaluation.published import PublishedScore, read_graphs, run_comparison, score_runs
 from dippm.evaluation.published_runs import PUBLISHED_FOLDER, PublishedRun, read_mig_slice_runs
-from dippm.evaluation.report_page import Section, Table, render_markdown
+from dippm.evaluation.report_page import Section, Table, describe_left_out, render_markdown
 from dippm.predictors.physics import PhysicsPredictor
 
 __all__ = ["MigReport", "SliceScore", "evaluate_slices", "main", "sections_of"]
@@ -168,15 +168,7 @@ def sections_of(report: MigReport) -> list[Section]:
             tables=(_ratios_by_case(clean),),
         ),
         Section(title="By model", tables=(_table("model", by_case),)),
-        Section(
-            title="Left out",
-            tables=(
-                Table(
-                    header=("reason", "rows"),
-                    rows=[(reason, str(count)) for reason, count in sorted(report.left_out.items())],
-                ),
-            ),
-        ),
+        describe_left_out(report.left_out),
         Section(title="All rows", tables=(_all_rows(report.scores),)),
     ]
 

@@ -10,6 +10,7 @@ Table 5 of the DIPPM paper tells architectures that training has seen, has partl
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -17,9 +18,10 @@ import numpy.typing as npt
 
 from dippm.datasets.graph_samples import FRACTIONS, Part, SampleTable, assign_parts, parts_of_split
 from dippm.datasets.splits import Split, draw, leave_family_out, split_by_graph
+from dippm.datasets.store.label import Label
 from dippm.errors import UsageError
 
-__all__ = ["Novelty", "leave_families_out", "novelty_of_samples", "split_for"]
+__all__ = ["Novelty", "hold_out", "leave_families_out", "novelty_of_samples", "split_for"]
 
 PartArray = npt.NDArray[np.int8]
 
@@ -81,6 +83,22 @@ def leave_families_out(samples: SampleTable, groups: int, *, seed: int) -> dict[
     return {group: parts for group, parts in found.items() if parts is not None}
 
 
+def hold_out(samples: SampleTable, rest: Sequence[Label], held: Sequence[Label], *, seed: int) -> PartArray | None:
+    """Parts whose test rows are the held ones; None where the rest is too little to train on and to validate with.
+
+    Args:
+        samples: All samples.
+        rest: Labels to divide into training and validation.
+        held: Labels to test on.
+        seed: Seed of the division.
+    """
+    training, validation, _ = FRACTIONS
+    known = training + validation
+    split = split_by_graph(rest, fractions=(training / known, validation / known, 0.0), seed=seed)
+    parts = parts_of_split(samples, Split(training=split.training, validation=split.validation, test=tuple(held)))
+    return parts if (parts == Part.TRAINING).any() and (parts == Part.VALIDATION).any() else None
+
+
 def novelty_of_samples(samples: SampleTable, parts: PartArray) -> npt.NDArray[np.str_]:
     """Novelty of every sample, as seen from the training part."""
     training = [label for label, part in zip(samples.labels, parts, strict=True) if part == Part.TRAINING]
@@ -124,8 +142,4 @@ def _without(samples: SampleTable, families: tuple[str, ...], *, seed: int) -> P
         if exc.code != "split.empty":
             raise
         return None
-    training, validation, _ = FRACTIONS
-    known = training + validation
-    rest = split_by_graph(held_out.training, fractions=(training / known, validation / known, 0.0), seed=seed)
-    parts = parts_of_split(samples, Split(training=rest.training, validation=rest.validation, test=held_out.test))
-    return parts if (parts == Part.TRAINING).any() and (parts == Part.VALIDATION).any() else None
+    return hold_out(samples, held_out.training, held_out.test, seed=seed)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-__all__ = ["Section", "Table", "describe_provenance", "render_html", "render_markdown"]
+__all__ = ["Section", "Table", "describe_left_out", "describe_provenance", "render_html", "render_markdown"]
 
 _CSS = """
 :root { color-scheme: light dark; --line: #8884; --dim: #777; }
@@ -53,6 +53,12 @@ class Section:
     text: Sequence[str] = ()
     tables: Sequence[Table] = ()
     plot: str = ""
+
+
+def describe_left_out(reasons: Mapping[str, int]) -> Section:
+    """How many rows were left out, by reason."""
+    rows = [(reason, str(count)) for reason, count in sorted(reasons.items())]
+    return Section(title="Left out", tables=(Table(header=("reason", "rows"), rows=rows),))
 
 
 def describe_provenance(provenance: Mapping[str, Any], *, data_hash: str, seed: int) -> Section:
