@@ -106,6 +106,37 @@ def test_kernels_that_the_tracer_held_up_are_taken_to_fill_the_call(cache: Graph
     assert sum(mean_ms * count for mean_ms, count in found.values()) == pytest.approx(0.005)
 
 
+def test_kernels_that_run_side_by_side_take_what_the_others_leave(
+    cache: GraphCache, new_builder: Callable[[], Any]
+) -> None:
+    """A trace runs the kernels of four groups, fifteen microseconds, one after the other."""
+    builder = new_builder()
+    n, square = builder.N, {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 4}
+    x = builder.node(OpKind.CONV, [builder.input(n, 64, 8, 8), builder.weight(64, 16, 3, 3)], n, 64, 8, 8, **square)
+    graph = builder.graph(builder.node(OpKind.RELU, [x], n, 64, 8, 8))
+    kernel = KernelRun(name="k", launched_by="aten::conv2d", start_us=0.0, duration_us=1.0)
+
+    def run(name: str, *kernels: KernelRun) -> OperatorRun:
+        return OperatorRun(
+            name=name, input_shapes=((8, 64, 8, 8),), scalars=("",), is_backward=False, kernels=list(kernels)
+        )
+
+    runs = [run("aten::conv2d", *[kernel] * 15), run("aten::relu_", replace(kernel, duration_us=3.0))]
+
+    def found(call_ms: float, **conditions: Any) -> list[float]:
+        label = _label(64, call_ms, **conditions)
+        cache.save(label.recipe.model_key, graph, fingerprint="split")
+        return sorted(mean_ms * count for mean_ms, count in traced_operators(label, runs, cache).values())
+
+    # Half a microsecond lies before what runs alone.
+    assert found(0.0095) == pytest.approx([0.0035, 0.006])
+    # They take no longer than in the trace, and some time.
+    assert found(0.1) == pytest.approx([0.015, 0.085])
+    assert found(0.002) == pytest.approx([0.002 * 2.25 / 5.25, 0.002 * 3 / 5.25])
+    # In an eager call they run as in the trace, all alike.
+    assert found(0.034, runtime="eager") == pytest.approx([0.004, 0.03])
+
+
 def test_a_graph_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
     assert traced_operators(_label(32, 0.015), _runs(32, us=1.0), GraphCache(tmp_path)) == {}
 
@@ -182,6 +213,7 @@ def test_the_command_writes_networks_that_answer_on_their_architecture(
     assert artefact.rates.pool_tap_cycles == own.pool_tap_cycles > 0.0
     assert artefact.rates.plane_cycles == own.plane_cycles > 0.0
     assert artefact.rates.group_kernel_us == own.group_kernel_us > 0.0
+    assert artefact.rates.side_by_side == own.side_by_side > 1.0
     assert artefact.rates.cache_bytes_per_cycle == own.cache_bytes_per_cycle > 0.0
     assert (artefact.rates.gap_us, artefact.rates.stream) == (own.gap_us, own.stream)
     assert "shared.parquet" in str(artefact.provenance["command"])

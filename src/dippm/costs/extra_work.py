@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Layout, Mode
-from dippm.costs.depthwise import is_depthwise
+from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
 from dippm.costs.edges import IndexArray
 from dippm.costs.head_convolutions import plain_head_terms
 from dippm.costs.kept_answers import keep_answers
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.polynomial import FloatArray, evaluate
-from dippm.costs.precision import Arithmetic, Precision
+from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.costs.resizing import count_planes, resizes_in_turn
 from dippm.costs.row_sums import row_sum_cycles
+from dippm.costs.split_convolutions import side_by_side, split_depthwise
 from dippm.costs.traffic import reads_twice
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
@@ -87,7 +87,7 @@ def add_extra_work(
         plan: The kernels.
         at: Their work.
         devices: The devices.
-        conditions: Precision, layout and mode.
+        conditions: Precision, layout, mode and runtime.
         rates: Sustained rates, those of the devices' architecture.
 
     Shapes:
@@ -114,6 +114,9 @@ def add_extra_work(
     if rates.plane_cycles or rates.group_kernel_us:
         for own, device in zip(busy_ms, devices, strict=True):
             add_turns(own, plan, at, layout=conditions.layout, device=device, rates=rates)
+    if rates.side_by_side and conditions.runtime is Runtime.CUDA_GRAPH:
+        node, times_faster = side_by_side(plan, at, layout=conditions.layout, most=rates.side_by_side)
+        busy_ms[..., node] /= times_faster
     if rates.head_cycles:
         for own, device in zip(busy_ms, devices, strict=True):
             node, terms = plain_head_terms(plan, at, layout=conditions.layout, sm_count=device.sm_count)
@@ -315,12 +318,8 @@ def add_turns(
         busy_ms: [B, n_nodes].
     """
     convolution = at.convolution
-    is_split = plan.formats[layout].is_last[convolution.node] & ~plan.is_backward[convolution.node]
-    is_split &= convolution.groups > 1.0
+    is_split = split_depthwise(plan, at, layout=layout)
     if is_split.any():
-        is_split &= is_depthwise(convolution, is_gradient=plan.is_backward[convolution.node])
-        is_split &= convolution.in_channels[0] != convolution.out_channels[0]
-        is_split &= plan.work.types.is_computed_in(Arithmetic.FP16, Arithmetic.BF16)[convolution.node]
         taps = (convolution.kernel_height * convolution.kernel_width)[is_split]
         turns = convolution.groups[is_split] * (1.0 + taps / _TAPS_OF_A_START)
         busy_ms[:, convolution.node[is_split]] += rates.group_kernel_us * MILLI * turns

@@ -64,6 +64,9 @@ class Rates:
         group_kernel_us: Least time of a group of a depthwise convolution in 16 bits with several outputs of each
             channel where channels lie side by side, microseconds, and as much again for every 50 taps of its filter:
             cuDNN runs a kernel for each; 0 where it does not.
+        side_by_side: How many times faster the kernels of a convolution that cuDNN splits by its groups run at most in
+            a captured graph, where they run side by side (:mod:`dippm.costs.split_convolutions`); 0 where none was
+            measured.
         head_cycles: Cycles for each term of a sum in convolutions over nearly a whole image that cuDNN runs outside of
             tensor cores (:mod:`dippm.costs.head_convolutions`). 0 where it is taken to run none so.
         batch_norm_cycles: Cycles for each element of a channel in the block that takes a batch norm's statistics while
@@ -111,6 +114,7 @@ class Rates:
     group_norm_reads: float = 1.0
     plane_cycles: float = 0.0
     group_kernel_us: float = 0.0
+    side_by_side: float = 0.0
     head_cycles: float = 0.0
     batch_norm_cycles: float = 0.0
     step_us: float = 8.0

@@ -46,8 +46,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 
 from dippm.costs.conditions import Mode, Runtime
+from dippm.costs.edges import IndexArray
 from dippm.costs.rates import architecture_of
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.label_graphs import build_label_graphs, load_label_graph
@@ -56,6 +58,7 @@ from dippm.datasets.store.parquet import read_parquet
 from dippm.datasets.store.traces import read_traces
 from dippm.devices import find_device
 from dippm.features.physical import PhysicalPlan
+from dippm.graph import Graph
 from dippm.measuring.operator_run import OperatorRun
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, manifest_path, write_tensors
 from dippm.predictors.calibration import Calibration
@@ -65,7 +68,7 @@ from dippm.training.additive_protocol import HeldOut, predict_families, predict_
 from dippm.training.additive_samples import AdditiveSamples, build_additive_samples, graph_that_ran, shared_rates
 from dippm.training.architecture import HEIRS
 from dippm.training.layer_samples import add_layers
-from dippm.training.traced_operators import TracedOperators, match_operators
+from dippm.training.traced_operators import MatchedOperators, TracedOperators, match_operators
 
 __all__ = [
     "SHARED_SOURCE",
@@ -78,6 +81,8 @@ __all__ = [
     "traced_operators",
 ]
 
+FloatArray = npt.NDArray[np.float64]
+
 _LOG = logging.getLogger(__name__)
 
 SHARED_SOURCE = "dippm-shared"
@@ -86,6 +91,10 @@ SHARED_SOURCE = "dippm-shared"
 _EAGER_GAP_MS = 1e-3
 # The median of 662 captured calls of an H200 that no other process held.
 _CAPTURED_GAP_MS = 0.5e-3
+# Split convolutions have two groups at least, with four kernels for each in NCHW.
+_FEWEST_KERNELS = 8
+# What kernels take side by side at least of what they take one after the other.
+_LEAST_SIDE_BY_SIDE = 0.15
 # Steps are few, and each has three times the operators of a call.
 _EPOCHS = {Mode.INFERENCE: 40, Mode.TRAINING: 90}
 # Layers were measured as they run in calls, and none on the way back.
@@ -105,6 +114,7 @@ _LAWS = {
         "group_norm_cycles",
         "plane_cycles",
         "group_kernel_us",
+        "side_by_side",
         "head_cycles",
     ),
     Mode.TRAINING: ("gap_us", "stream", "cache_bytes_per_cycle", "plane_cycles", "head_cycles"),
@@ -201,19 +211,56 @@ def traced_operators(
     conditions = label.configuration.conditions
     graph = graph_that_ran(cached.graph, label)
     plan = PhysicalPlan.from_graph(graph, conditions.precision, conditions.runtime)
-    kernels_ms = sum(run.duration_us for run in runs) / 1e3
-    call_ms, launched = label.measurement.latency_ms or kernels_ms, sum(len(run.kernels) for run in runs)
+    matches = list(match_operators(graph, label.recipe.batch, runs))
+    run_ms = np.array([run.duration_us for run in runs]) / 1e3
+    launched = np.array([len(run.kernels) for run in runs])
+    call_ms = label.measurement.latency_ms or float(run_ms.sum())
+    if is_captured_alone(label) and isinstance(graph, Graph):
+        _run_side_by_side(run_ms, launched, _split_runs(graph, matches, launched), call_ms)
+    kernels_ms = float(run_ms.sum())
     # A call that is shorter than its kernels were under the tracer ran them faster.
-    scale, gap_ms = min(call_ms / kernels_ms, 1.0), max(call_ms - kernels_ms, 0.0) / launched
+    scale, gap_ms = min(call_ms / kernels_ms, 1.0), max(call_ms - kernels_ms, 0.0) / max(int(launched.sum()), 1)
     total_ms: dict[tuple[int, ...], float] = defaultdict(float)
     count: dict[tuple[int, ...], int] = defaultdict(int)
-    for matched in match_operators(graph, label.recipe.batch, runs):
+    for matched in matches:
         classes = tuple(sorted(own for node in matched.nodes if (own := int(plan.class_of[node])) >= 0))
-        for position in matched.runs:
-            run = runs[position]
-            total_ms[classes] += run.duration_us / 1e3 * scale + len(run.kernels) * gap_ms
+        total_ms[classes] += sum(run_ms[place] * scale + launched[place] * gap_ms for place in matched.runs)
         count[classes] += 1
     return {classes: (total_ms[classes] / count[classes], count[classes]) for classes in total_ms if classes}
+
+
+def _split_runs(graph: Graph, matches: Sequence[MatchedOperators], launched: IndexArray) -> list[int]:
+    """Which operators of a trace are convolutions with more kernels than groups, of which they have several."""
+    found = []
+    for matched in matches:
+        named = [graph.nodes[node].attributes.get("groups") for node in matched.nodes]
+        groups = max((each for each in named if isinstance(each, int)), default=1)
+        if groups > 1:
+            found += [place for place in matched.runs if launched[place] > max(groups, _FEWEST_KERNELS)]
+    return found
+
+
+def _run_side_by_side(run_ms: FloatArray, launched: IndexArray, split: Sequence[int], call_ms: float) -> None:
+    """Give kernels that run side by side what is left of a captured call when all others have run, and no gaps.
+
+    A trace, in which they run one after the other, does not tell what they take; see
+    :mod:`dippm.costs.split_convolutions`.
+
+    Args:
+        run_ms: Time of each operator's kernels in the trace; changed in place.
+        launched: How many these are; likewise.
+        split: Which operators have such kernels.
+        call_ms: Time of the call.
+
+    Shapes:
+        run_ms, launched: [n].
+    """
+    if not split:
+        return
+    split_ms = float(run_ms[split].sum())
+    others_ms = float(run_ms.sum()) - split_ms + _CAPTURED_GAP_MS * int(launched.sum() - launched[split].sum())
+    run_ms[split] *= np.clip((call_ms - others_ms) / split_ms, _LEAST_SIDE_BY_SIDE, 1.0)
+    launched[split] = 0
 
 
 def architecture_settings(mode: Mode) -> AdditiveSettings:

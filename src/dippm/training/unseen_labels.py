@@ -7,10 +7,11 @@
         --out predicted.parquet
 
 The shipped networks learned from every call that was measured: what they say of other models hides what was measured of
-those that a training by the same labels is tested on. Here the models that ``dippm train --seed`` validates and tests
-on are left out, of all precisions, layouts and devices, of layers measured by themselves and of the power model; what
-is fitted on the rest predicts a collection. :class:`dippm.training.pretraining.Pretraining` leaves the same models out
-of the labels. The laws of the plain sum were settled with all rows in view, and so is the memory replay.
+those that a training by the same labels is tested on. Here the models are left out that ``dippm train --seed`` on the
+first of these files validates and tests on: of all precisions, layouts and devices, of layers by themselves and
+of the power model. What is fitted on the rest predicts a collection, of whose labels
+:class:`dippm.training.pretraining.Pretraining` leaves the same models out. The laws of the plain sum were settled with
+all rows in view.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from dippm.datasets.recipes.collections import load_collection
 from dippm.datasets.selection import LabelSelection
 from dippm.datasets.store.label import OWN_SOURCE, Label
 from dippm.datasets.store.parquet import export_parquet, read_parquet
-from dippm.datasets.store.traces import read_traces
 from dippm.devices import find_device
 from dippm.predictors.additive_artefact import (
     ARTEFACT_FOLDER,
@@ -51,7 +51,12 @@ from dippm.training.additive import additive_tensors, describe_errors
 from dippm.training.additive_fit import AdditiveSettings, fit_additive
 from dippm.training.additive_protocol import with_layers
 from dippm.training.additive_samples import AdditiveSamples
-from dippm.training.architecture_networks import architecture_settings, is_captured_alone, load_traced_samples
+from dippm.training.architecture_networks import (
+    add_traced_arguments,
+    architecture_settings,
+    is_captured_alone,
+    read_traced_samples,
+)
 from dippm.training.power_fit import PowerPoint, fit_corrected_power
 from dippm.training.predicted_labels import predict_labels
 from dippm.training.published_power import idle_share, read_own_points, shared_architecture
@@ -137,21 +142,12 @@ def write_unseeing(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: fit, predict, write the labels, print how far the networks are off."""
     parser = argparse.ArgumentParser(description="Labels by networks that have not seen what a training is tested on.")
-    parser.add_argument(
-        "--labels", type=Path, nargs="+", required=True, help="labels of an architecture's GPUs, the training's first"
-    )
-    parser.add_argument("--traces", type=Path, nargs="+", required=True, help="Parquet files of their traces")
-    parser.add_argument(
-        "--layers", type=Path, nargs="*", default=[], help="labels of models whose layers were measured"
-    )
-    parser.add_argument("--layer-traces", type=Path, nargs="*", default=[], help="Parquet files of these layers")
+    add_traced_arguments(parser)
     parser.add_argument("--device", required=True, help="device of the training")
     parser.add_argument("--precision", required=True, help="its precision; calls are captured")
     parser.add_argument("--seed", type=int, default=0, help="its seed")
     parser.add_argument("--recipe", required=True, help="the collection that is predicted")
     parser.add_argument("--software", type=Software.parse, default=DEFAULT_SOFTWARE, help="what it is predicted for")
-    parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
-    parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays")
     parser.add_argument("--jobs", type=int, default=1, help="processes that read models which the cache lacks")
     parser.add_argument("--members", type=int, default=2, help="networks whose times are averaged")
     parser.add_argument("--epochs", type=int, default=None, help="40 when left out")
@@ -165,16 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     held = Held.of(
         load_samples(read_parquet(options.labels[0]), selection, options.cache, jobs=options.jobs), seed=options.seed
     )
-    samples = load_traced_samples(
-        labels,
-        {key: runs for path in options.traces for key, runs in read_traces(path).items()},
-        mode=Mode.INFERENCE,
-        cache=options.cache,
-        folder=options.folder,
-        jobs=options.jobs,
-        layers=[label for path in options.layers for label in read_parquet(path)],
-        layer_traces={key: runs for path in options.layer_traces for key, runs in read_traces(path).items()},
-    )
+    samples = read_traced_samples(options, mode=Mode.INFERENCE, jobs=options.jobs)
     own = [label for label in labels if label.source == OWN_SOURCE]
     known = [label for label in own if label not in held]
     points = [
