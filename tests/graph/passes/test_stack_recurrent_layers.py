@@ -21,7 +21,6 @@ def layer(
     zeros=True,
     weights: str = "",
     batch: int | Dim = N,
-    scope: str = "rnn",
     **attributes,
 ):
     """One layer as ONNX has it; its sequence is called name, the views after it name_turned and name_flat."""
@@ -49,7 +48,6 @@ def layer(
                 "batch_first": False,
                 **attributes,
             },
-            scope=scope,
         )
     )
     turned = (LENGTH, batch, directions, hidden)
@@ -116,13 +114,6 @@ def test_a_returned_state_of_a_lower_layer_keeps_it_apart(sketch) -> None:
     sketch.input("x", LENGTH, N, FEATURES)
     layer(sketch, "a", "x")
     assert len(recurrent(stacked(layer(sketch, "b", "a_flat").graph("b_flat", "a_hn")))) == 2
-
-
-@pytest.mark.parametrize("scope", ["", "rnn.1"])
-def test_layers_that_are_not_of_one_module_stay_apart(sketch, scope) -> None:
-    sketch.input("x", LENGTH, N, FEATURES)
-    layer(sketch, "a", "x", scope=scope)
-    assert len(recurrent(stacked(layer(sketch, "b", "a_flat").graph("b_flat")))) == 2
 
 
 def test_layers_of_different_sizes_stay_apart(sketch) -> None:

@@ -184,7 +184,7 @@ def _with_whole_recurrent_modules(graph: Graph) -> Graph:
         return graph
     editor = GraphEditor(graph)
     editor.drop_unused()
-    stack_recurrent_layers(editor)
+    stack_recurrent_layers(editor, is_per_module=True)
     settle_recurrent_layout(editor)
     return editor.to_graph()
 

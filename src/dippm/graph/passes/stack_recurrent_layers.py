@@ -17,17 +17,22 @@ _SAME = ("hidden_size", "num_directions", "batch_first", "is_reversed", "variant
 _STATES = {OpKind.LSTM: 2}
 
 
-def stack_recurrent_layers(editor: GraphEditor) -> None:
-    """Let one node run the layers of a module that feed each other and start from zeros, as PyTorch does."""
+def stack_recurrent_layers(editor: GraphEditor, *, is_per_module: bool = False) -> None:
+    """Let one node run the layers that feed each other and start from zeros, as one module of PyTorch does.
+
+    Args:
+        editor: The graph.
+        is_per_module: Whether only layers go together that the graph says are of one module.
+    """
     for top in reversed(range(len(editor.nodes))):
         layers = [top]
-        while (below := _layer_below(editor, layers[-1], top)) >= 0:
+        while (below := _layer_below(editor, layers[-1], top, is_per_module=is_per_module)) >= 0:
             layers.append(below)
         if len(layers) > 1:
             _merge(editor, layers[::-1])
 
 
-def _layer_below(editor: GraphEditor, position: int, top: int) -> int:
+def _layer_below(editor: GraphEditor, position: int, top: int, *, is_per_module: bool) -> int:
     """Position of the layer whose whole sequence is this one's input and nobody else's; -1 where there is none."""
     node = editor.nodes[position]
     if node is None or node.kind not in RECURRENT_KINDS or not _is_single(editor, node, top):
@@ -41,7 +46,7 @@ def _layer_below(editor: GraphEditor, position: int, top: int) -> int:
         source = editor.node(writer)
         if source.kind is node.kind and tensor == source.outputs[0]:
             is_alike = all(source.attributes.get(name) == node.attributes.get(name) for name in _SAME)
-            if source.scope == "" or source.scope != node.scope:
+            if is_per_module and (source.scope == "" or source.scope != node.scope):
                 return -1
             is_fed = is_alike and _is_sequence(editor, source, views[::-1])
             are_apart = _weights(editor, node).isdisjoint(_weights(editor, source))
