@@ -32,6 +32,7 @@ from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.datasets.graph_cache import GraphCache, build_graphs
 from dippm.datasets.graph_samples import GraphSamples, Part, assign_parts
+from dippm.datasets.label_graphs import build_label_graphs, load_label_graph
 from dippm.datasets.recipes.collections import load_collection
 from dippm.datasets.selection import LabelSelection
 from dippm.datasets.store.label import OWN_SOURCE, Label
@@ -49,7 +50,6 @@ from dippm.predictors.calibration import ARTEFACT_PATH, Calibration
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.training.additive import additive_tensors, describe_errors
 from dippm.training.additive_fit import AdditiveSettings, fit_additive
-from dippm.training.additive_protocol import with_layers
 from dippm.training.additive_samples import AdditiveSamples
 from dippm.training.architecture_networks import (
     add_traced_arguments,
@@ -123,8 +123,8 @@ def write_unseeing(
     is_held = np.array([label in held for label in samples.labels])
     is_call = np.ones(len(samples), dtype=bool)
     is_call[samples.layers] = False
-    learnt = with_layers(samples, np.flatnonzero(~is_held & is_call), np.flatnonzero(is_held & is_call))
-    fitted = fit_additive(samples, learnt, settings)
+    # Layers too by what is held, not by its traced calls: a model may have none, or stand there under another name.
+    fitted = fit_additive(samples, np.flatnonzero(~is_held), settings)
     shutil.copytree(ARTEFACT_FOLDER, folder)
     architecture = shared_architecture(points)
     path = manifest_path(Regime(mode=Mode.INFERENCE, architecture=architecture), folder)
@@ -137,6 +137,17 @@ def write_unseeing(
     replace(calibration, power=power).write(folder / ARTEFACT_PATH.name)
     test = np.array([place for place in np.flatnonzero(is_held & is_call) if is_captured_alone(samples.labels[place])])
     return describe_errors(fitted.predict_ms(samples, test), samples.measured_ms[test])
+
+
+def _with_graphs(labels: Sequence[Label], cache: GraphCache, *, jobs: int) -> list[Label]:
+    """Those labels at inference, with the hashes of their graphs, which most files of labels lack."""
+    chosen = [label for label in labels if label.configuration.conditions.mode is Mode.INFERENCE]
+    build_label_graphs(chosen, cache, jobs=jobs)
+    graphs = [load_label_graph(label, cache) for label in chosen]
+    return [
+        label if cached is None else replace(label, graph_hash=cached.fingerprint)
+        for label, cached in zip(chosen, graphs, strict=True)
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -163,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     samples = read_traced_samples(options, mode=Mode.INFERENCE, jobs=options.jobs)
     own = [label for label in labels if label.source == OWN_SOURCE]
-    known = [label for label in own if label not in held]
+    known = [label for label in _with_graphs(own, cache, jobs=options.jobs) if label not in held]
     points = [
         point
         for name in sorted({label.measurement.device for label in known})
