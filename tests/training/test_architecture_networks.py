@@ -152,6 +152,10 @@ def test_eager_calls_count_as_long_as_the_device_works(cache: GraphCache, tmp_pa
     assert [label.recipe for label in samples.labels] == [captured.recipe, eager.recipe]
     # Ten microseconds of kernels and one between each two of five.
     assert samples.measured_ms.tolist() == pytest.approx([0.5, 0.015])
+    # Fits on other times of the same calls are other fits.
+    slower = traces | {captured.key: _runs(32, us=2.0)}
+    assert load_traced_samples(labels, traces, mode=Mode.INFERENCE, **places).key == samples.key
+    assert load_traced_samples(labels, slower, mode=Mode.INFERENCE, **places).key != samples.key
     assert samples.traced is not None
     assert samples.traced.group_offsets.tolist()[-1] == len(samples.traced.log_ms)
     steps = load_traced_samples(labels, traces, mode=Mode.TRAINING, **places)

@@ -41,7 +41,7 @@ import logging
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -163,7 +163,9 @@ def load_traced_samples(
     samples = build_additive_samples(chosen, cache=cache, folder=folder, parameters_m={}, rates=rates)
     graphs = GraphCache(cache)
     operators = [traced_operators(label, traces[label.key], graphs) for label in samples.labels]
-    samples = replace(samples, traced=_join(operators))
+    traced = _join(operators)
+    made_of = [samples.key.encode(), *(getattr(traced, each.name).tobytes() for each in fields(traced))]
+    samples = replace(samples, traced=traced, key=hashlib.sha256(b"".join(made_of)).hexdigest()[:16])
     if not layers:
         return samples
     return add_layers(samples, layers, layer_traces, gap_ms=_CAPTURED_GAP_MS, cache=cache, folder=folder)
@@ -240,7 +242,7 @@ def _split_runs(graph: Graph, matches: Sequence[MatchedOperators], launched: Ind
     return found
 
 
-def _run_side_by_side(run_ms: FloatArray, launched: IndexArray, split: Sequence[int], call_ms: float) -> None:
+def _run_side_by_side(run_ms: FloatArray, launched: IndexArray, split: list[int], call_ms: float) -> None:
     """Give kernels that run side by side what is left of a captured call when all others have run, and no gaps.
 
     A trace, in which they run one after the other, does not tell what they take; see
@@ -255,9 +257,9 @@ def _run_side_by_side(run_ms: FloatArray, launched: IndexArray, split: Sequence[
     Shapes:
         run_ms, launched: [n].
     """
-    if not split:
-        return
     split_ms = float(run_ms[split].sum())
+    if split_ms <= 0.0:
+        return
     others_ms = float(run_ms.sum()) - split_ms + _CAPTURED_GAP_MS * int(launched.sum() - launched[split].sum())
     run_ms[split] *= np.clip((call_ms - others_ms) / split_ms, _LEAST_SIDE_BY_SIDE, 1.0)
     launched[split] = 0

@@ -135,7 +135,8 @@ def write_unseeing(
     calibration, model = Calibration.read(folder / ARTEFACT_PATH.name), fit_corrected_power(points, idle=idle).model
     power = replace(calibration.power, measured={**calibration.power.measured, architecture: model})
     replace(calibration, power=power).write(folder / ARTEFACT_PATH.name)
-    test = np.array([place for place in np.flatnonzero(is_held & is_call) if is_captured_alone(samples.labels[place])])
+    is_alone = np.array([is_captured_alone(label) for label in samples.labels])
+    (test,) = np.nonzero(is_held & is_call & is_alone)
     return describe_errors(fitted.predict_ms(samples, test), samples.measured_ms[test])
 
 
@@ -154,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: fit, predict, write the labels, print how far the networks are off."""
     parser = argparse.ArgumentParser(description="Labels by networks that have not seen what a training is tested on.")
     add_traced_arguments(parser)
-    parser.add_argument("--device", required=True, help="device of the training")
+    parser.add_argument("--device", required=True, help="device of the training, whose labels are the first file")
     parser.add_argument("--precision", required=True, help="its precision; calls are captured")
     parser.add_argument("--seed", type=int, default=0, help="its seed")
     parser.add_argument("--recipe", required=True, help="the collection that is predicted")
