@@ -25,7 +25,7 @@ from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
 from dippm.predictors.calibration import ARTEFACT_PATH, Calibration
-from dippm.training import architecture_networks, left_out_energy
+from dippm.training import architecture_networks, left_out_energy, published_power
 from dippm.training.additive_protocol import HeldOut
 from dippm.training.left_out_energy import LeftOut, LeftOutTime, leave_out, main, power_spread_of, sections_of
 from dippm.training.power_fit import PowerPoint
@@ -177,7 +177,7 @@ def test_the_command_leaves_models_and_families_out(
     monkeypatch.setattr(architecture_networks, "load_traced_samples", lambda own, *_, **__: SimpleNamespace(labels=own))
     monkeypatch.setattr(left_out_energy, "predict_models", lambda samples, *_, **__: held(samples, 10.0))
     monkeypatch.setattr(left_out_energy, "predict_families", lambda samples, *_, **__: held(samples, 11.0))
-    monkeypatch.setattr(left_out_energy, "read_own_points", read)
+    monkeypatch.setattr(published_power, "read_own_points", read)
     monkeypatch.setattr(left_out_energy, "leave_out", recorded)
     report = tmp_path / "report.md"
     places = {"labels": "labels.parquet", "traces": "traces.parquet", "cache": "graphs", "folder": "arrays"}

@@ -26,7 +26,7 @@ from dippm.measuring.operator_run import KernelRun, OperatorRun
 from dippm.predictors.additive_artefact import OWN_REGIMES, manifest_path, read_tensors
 from dippm.predictors.calibration import ARTEFACT_PATH, Calibration
 from dippm.predictors.physics import PhysicsPredictor
-from dippm.training import unseen_labels
+from dippm.training import published_power, unseen_labels
 from dippm.training.additive_samples import AdditiveSamples
 from dippm.training.power_fit import PowerPoint
 from dippm.training.unseen_labels import Held, main
@@ -124,7 +124,7 @@ def test_the_command_predicts_by_what_has_not_seen_them(
 
     fit_additive = unseen_labels.fit_additive
     monkeypatch.setattr(unseen_labels, "fit_additive", fit)
-    monkeypatch.setattr(unseen_labels, "read_own_points", read)
+    monkeypatch.setattr(published_power, "read_own_points", read)
     monkeypatch.setattr(unseen_labels, "load_collection", lambda _: [label.recipe for label in models])
     artefacts: list[tuple[dict[str, np.ndarray], Calibration]] = []
     load = PhysicsPredictor.load

@@ -48,7 +48,7 @@ from dippm.training.architecture_networks import (
 )
 from dippm.training.physics import conformal_quantile
 from dippm.training.power_fit import PowerPoint, fit_corrected_power
-from dippm.training.published_power import family_of, idle_share, part_of, read_own_points, shared_architecture
+from dippm.training.published_power import family_of, idle_share, part_of, read_points_of_devices, shared_architecture
 
 __all__ = ["LeftOut", "LeftOutTime", "leave_out", "main", "power_spread_of", "sections_of"]
 
@@ -249,11 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     samples = read_traced_samples(options, mode=Mode.INFERENCE)
     own = [label for path in options.labels for label in read_parquet(path) if label.source == OWN_SOURCE]
     predictor, cache = PhysicsPredictor.load(), GraphCache(options.cache)
-    points = [
-        point
-        for device in sorted({label.measurement.device for label in own})
-        for point in read_own_points([label for label in own if label.measurement.device == device], cache, predictor)
-    ]
+    points = read_points_of_devices(own, cache, predictor)
     architecture = shared_architecture(points)
     path = manifest_path(Regime(mode=Mode.INFERENCE, architecture=architecture))
     artefact = AdditiveArtefact.read(path)

@@ -68,7 +68,15 @@ from dippm.training.power_fit import (
     spread_of,
 )
 
-__all__ = ["family_of", "idle_share", "main", "part_of", "read_own_points", "shared_architecture"]
+__all__ = [
+    "family_of",
+    "idle_share",
+    "main",
+    "part_of",
+    "read_own_points",
+    "read_points_of_devices",
+    "shared_architecture",
+]
 
 _LOG = logging.getLogger(__name__)
 _POWER_TABLE = "power.csv"
@@ -133,6 +141,16 @@ def read_own_points(labels: Sequence[Label], cache: GraphCache, predictor: Physi
             )
         )
     return points
+
+
+def read_points_of_devices(labels: Sequence[Label], cache: GraphCache, predictor: PhysicsPredictor) -> list[PowerPoint]:
+    """What :func:`read_own_points` gives for each device in turn; arguments as of that."""
+    devices = sorted({label.measurement.device for label in labels})
+    return [
+        point
+        for device in devices
+        for point in read_own_points([each for each in labels if each.measurement.device == device], cache, predictor)
+    ]
 
 
 def _without_host(conditions: Conditions) -> Conditions:

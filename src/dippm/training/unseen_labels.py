@@ -59,7 +59,7 @@ from dippm.training.architecture_networks import (
 )
 from dippm.training.power_fit import PowerPoint, fit_corrected_power
 from dippm.training.predicted_labels import predict_labels
-from dippm.training.published_power import idle_share, read_own_points, shared_architecture
+from dippm.training.published_power import idle_share, read_points_of_devices, shared_architecture
 from dippm.training.train_model import load_samples
 
 __all__ = ["Held", "main", "write_unseeing"]
@@ -176,13 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     samples = read_traced_samples(options, mode=Mode.INFERENCE, jobs=options.jobs)
     own = [label for label in labels if label.source == OWN_SOURCE]
     known = [label for label in _with_graphs(own, cache, jobs=options.jobs) if label not in held]
-    points = [
-        point
-        for name in sorted({label.measurement.device for label in known})
-        for point in read_own_points(
-            [label for label in known if label.measurement.device == name], cache, PhysicsPredictor.load()
-        )
-    ]
+    points = read_points_of_devices(known, cache, PhysicsPredictor.load())
     settings = architecture_settings(Mode.INFERENCE)
     settings = replace(settings, members=options.members, epochs=options.epochs or settings.epochs)
     recipes = load_collection(options.recipe)
