@@ -76,7 +76,7 @@ FITTED = {
 #: others take 1.17 to 1.25 cycles for each element on both cards, in 16 bits and in 32. A block of a concatenation
 #: takes 150 to 165 cycles in the medians of 2,500 that have twelve operands and more. A term of a convolution at the
 #: head of a VGG that runs outside of tensor cores takes 240 cycles in the median of 69 (see head_convolutions.py).
-#: Groups of split convolutions run up to five times faster side by side in 52 captured calls (split_convolutions.py).
+#: Groups of split convolutions run up to five times faster side by side in 50 captured calls (split_convolutions.py).
 TRACED = {
     **TRACED_EVERYWHERE,
     "gap_us": 1.65,
