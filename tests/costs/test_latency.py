@@ -66,11 +66,17 @@ def test_a_large_batch_takes_the_devices_time(builder: Any) -> None:
     assert result.latency_ms[0] == pytest.approx(result.busy_ms[0].sum() + 0.021)
 
 
-def test_a_captured_graph_does_not_wait_for_the_host(builder: Any) -> None:
+def test_a_captured_graph_is_launched_once(builder: Any) -> None:
+    """By a host that nothing is known of but what this took on one."""
     graph = relus(builder)
-    captured = break_down(graph, [1], runtime=Runtime.CUDA_GRAPH)
-    assert captured.latency_ms[0] == pytest.approx(captured.busy_ms[0].sum())
+    captured = break_down(graph, [1, 1000], runtime=Runtime.CUDA_GRAPH)
+    launch_ms = captured.latency_ms - captured.busy_ms.sum(axis=1)
+    assert launch_ms == pytest.approx([0.02, 0.02])
+    assert captured.share_ms[0, 0] == pytest.approx(0.02 + captured.busy_ms[0, 0])
     assert captured.latency_ms[0] < break_down(graph, [1]).latency_ms[0]
+    slow = break_down(graph, [1], runtime=Runtime.CUDA_GRAPH, rates=Rates(host_scale=3.0))
+    assert slow.latency_ms[0] == captured.latency_ms[0]
+    assert captured.slow_host_ms - captured.busy_ms.sum(axis=1) == pytest.approx(launch_ms * latency.OTHER_HOST)
 
 
 def test_a_slower_host_never_helps(builder: Any) -> None:

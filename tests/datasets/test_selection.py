@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dippm.costs.conditions import Conditions
-from dippm.datasets.selection import LabelSelection, is_steady, merge_repeats, read_targets
+from dippm.datasets.selection import LabelSelection, is_disturbed, is_steady, merge_repeats, read_targets
 from dippm.errors import UsageError
 from dippm.measuring.configuration import Engine
 from dippm.measuring.measurement import Measurement, Outcome
@@ -85,3 +85,9 @@ def test_calls_that_scatter_little_did_not_wait_for_the_host(
         outcome=Outcome.OK, device="H200", measured_at="", latency_ms=latency_ms, latency_std_ms=std_ms
     )
     assert is_steady(measurement) is expected
+
+
+@pytest.mark.parametrize(("std_ms", "expected"), [(0.01, False), (0.99, False), (1.01, True), (None, False)])
+def test_captured_calls_that_scatter_by_more_than_a_tenth_were_disturbed(std_ms: float | None, expected: bool) -> None:
+    measurement = Measurement(outcome=Outcome.OK, device="H200", measured_at="", latency_ms=10.0, latency_std_ms=std_ms)
+    assert is_disturbed(measurement) is expected

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.costs.conditions import Conditions, Layout, Mode
+from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
 from dippm.costs.precision import Precision
 from dippm.datasets.graph_cache import GraphCache, read_recipe
 from dippm.datasets.recipes.recipe import Recipe
@@ -242,6 +242,16 @@ def test_report_of_measured_labels(
     assert found.reserved.predicted == expected.memory_mb - expected.memory_parts_mb["context"]
     assert found.reserved.predicted < 0.95 * expected.memory_mb
     assert found.is_steady
+    captured = replace(first.configuration.conditions, runtime=Runtime.CUDA_GRAPH)
+    for conditions, scatter, is_steady in (
+        (captured, 0.09, True),
+        (captured, 0.11, False),
+        (replace(captured, runtime=Runtime.EAGER), 0.09, False),
+    ):
+        scattering = replace(measured, latency_std_ms=scatter * found.latency.measured)
+        of_conditions = replace(first.configuration, conditions=conditions)
+        label = replace(first, measurement=scattering, configuration=of_conditions)
+        assert score_label(PhysicsPredictor.load(), graphs[0], label).is_steady is is_steady
     assert "x".join(str(size) for size in first.recipe.inputs.positional[0].shape) == found.input_size
 
     again = replace(labels[1], repeat=1)

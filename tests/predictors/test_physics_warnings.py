@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dippm
-from dippm.costs.conditions import Conditions
+from dippm.costs.conditions import Conditions, Runtime
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.devices import find_device
 from dippm.frontends.quantised_weights import parse_weight_format, store_weights
@@ -24,18 +24,21 @@ _ROOM = find_device("A100").capacity_mb
 
 
 @pytest.mark.parametrize(
-    ("busy_share", "copying_share", "interval_mb", "beginnings"),
+    ("runtime", "busy_share", "copying_share", "interval_mb", "beginnings"),
     [
-        (1.0, 0.04, (0.0, _ROOM), ()),
-        (0.79, 0.0, (0.0, _ROOM), ("The device waits for the host 21 %",)),
-        (0.8, 0.0, (_ROOM, _ROOM + 1), ("It may not fit",)),
-        (0.5, 0.0, (_ROOM + 1, _ROOM + 2), ("The device waits for the host 50 %", "It does not fit")),
-        (1.0, 0.283, (0.0, _ROOM), ("28 % of the time goes to copying the cache",)),
-        (1.0, 0.0, (0.0, _ROOM), ()),
+        ("cuda-graph", 0.8, 0.0, (0.0, _ROOM), ()),
+        ("cuda-graph", 0.4, 0.0, (0.0, _ROOM), ("The launch of the captured graph is 60 % of the time.",)),
+        ("eager", 1.0, 0.04, (0.0, _ROOM), ()),
+        ("eager", 0.79, 0.0, (0.0, _ROOM), ("The device waits for the host 21 %",)),
+        ("eager", 0.8, 0.0, (_ROOM, _ROOM + 1), ("It may not fit",)),
+        ("eager", 0.5, 0.0, (_ROOM + 1, _ROOM + 2), ("The device waits for the host 50 %", "It does not fit")),
+        ("eager", 1.0, 0.283, (0.0, _ROOM), ("28 % of the time goes to copying the cache",)),
+        ("eager", 1.0, 0.0, (0.0, _ROOM), ()),
     ],
 )
 def test_what_follows_from_an_answer(
     builder: Any,
+    runtime: str,
     busy_share: float,
     copying_share: float,
     interval_mb: tuple[float, float],
@@ -44,7 +47,14 @@ def test_what_follows_from_an_answer(
     builder.node(OpKind.RELU, [builder.input(builder.N, 8)], builder.N, 8)
     graph, device = builder.graph(), find_device("A100")
     warnings = warn_of_answer(
-        graph, 1, device, busy_share=busy_share, copying_share=copying_share, head_share=0.09, needed_mb=interval_mb
+        graph,
+        1,
+        device,
+        runtime=Runtime(runtime),
+        busy_share=busy_share,
+        copying_share=copying_share,
+        head_share=0.09,
+        needed_mb=interval_mb,
     )
     assert len(warnings) == len(beginnings)
     assert all(warning.startswith(beginning) for warning, beginning in zip(warnings, beginnings, strict=True))

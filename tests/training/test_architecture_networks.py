@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -31,8 +33,15 @@ from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.additive_artefact import OWN_REGIMES, AdditiveArtefact, manifest_path, read_tensors
 from dippm.predictors.calibration import Calibration
 from dippm.training import architecture_networks
+from dippm.training.additive_protocol import HeldOut
 from dippm.training.additive_samples import graph_that_ran
-from dippm.training.architecture_networks import SHARED_SOURCE, load_traced_samples, traced_operators
+from dippm.training.architecture_networks import (
+    SHARED_SOURCE,
+    is_captured_alone,
+    load_traced_samples,
+    measured_errors,
+    traced_operators,
+)
 
 _WIDTHS = tuple(range(16, 336, 16))
 
@@ -117,9 +126,8 @@ def test_kernels_that_run_side_by_side_take_what_the_others_leave(
     kernel = KernelRun(name="k", launched_by="aten::conv2d", start_us=0.0, duration_us=1.0)
 
     def run(name: str, *kernels: KernelRun) -> OperatorRun:
-        return OperatorRun(
-            name=name, input_shapes=((8, 64, 8, 8),), scalars=("",), is_backward=False, kernels=list(kernels)
-        )
+        shapes = ((8, 64, 8, 8), (64, 16, 3, 3))
+        return OperatorRun(name=name, input_shapes=shapes, scalars=("",), is_backward=False, kernels=list(kernels))
 
     runs = [run("aten::conv2d", *[kernel] * 15), run("aten::relu_", replace(kernel, duration_us=3.0))]
 
@@ -150,8 +158,8 @@ def test_eager_calls_count_as_long_as_the_device_works(cache: GraphCache, tmp_pa
     places = {"cache": tmp_path / "graphs", "folder": tmp_path / "arrays"}
     samples = load_traced_samples(labels, traces, mode=Mode.INFERENCE, **places)
     assert [label.recipe for label in samples.labels] == [captured.recipe, eager.recipe]
-    # Ten microseconds of kernels and one between each two of five.
-    assert samples.measured_ms.tolist() == pytest.approx([0.5, 0.015])
+    # All but the launch; ten microseconds of kernels and one between each two of five.
+    assert samples.measured_ms.tolist() == pytest.approx([0.48, 0.015])
     # Fits on other times of the same calls are other fits.
     slower = traces | {captured.key: _runs(32, us=2.0)}
     assert load_traced_samples(labels, traces, mode=Mode.INFERENCE, **places).key == samples.key
@@ -175,6 +183,68 @@ def test_captured_calls_beside_other_processes_count_as_long_as_their_kernels_wi
         folder=tmp_path / "arrays",
     )
     assert samples.measured_ms.tolist() == pytest.approx([0.0125])
+
+
+def test_so_do_captured_calls_that_something_else_made_longer(cache: GraphCache, tmp_path: Path) -> None:
+    quiet, disturbed = _label(32, 0.5), _label(48, 0.5)
+    labels = [
+        replace(label, measurement=replace(label.measurement, latency_std_ms=std_ms))
+        for label, std_ms in ((quiet, 0.04), (disturbed, 0.051))
+    ]
+    places = {"cache": tmp_path / "graphs", "folder": tmp_path / "arrays"}
+    traces = {label.key: _runs(32, us=1.0) for label in labels}
+    samples = load_traced_samples(labels, traces, mode=Mode.INFERENCE, **places)
+    assert samples.measured_ms.tolist() == pytest.approx([0.48, 0.0125])
+    assert [is_captured_alone(label) for label in samples.labels] == [True, False]
+
+
+def test_the_shortest_calls_are_half_their_launch(cache: GraphCache, tmp_path: Path) -> None:
+    label = _label(32, 0.03)
+    places = {"cache": tmp_path / "graphs", "folder": tmp_path / "arrays"}
+    samples = load_traced_samples([label], {label.key: _runs(32, us=1.0)}, mode=Mode.INFERENCE, **places)
+    assert samples.measured_ms.tolist() == pytest.approx([0.015])
+
+
+@pytest.mark.parametrize(("groups", "busy_ms"), [(4, 0.012), (16, 0.024)])
+def test_split_convolutions_beside_other_processes_run_side_by_side(
+    cache: GraphCache, new_builder: Callable[[], Any], tmp_path: Path, groups: int, busy_ms: float
+) -> None:
+    """Four groups of four kernels, sixteen microseconds one after the other, take three quarters; others have gaps."""
+    builder = new_builder()
+    n, square = builder.N, {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": groups}
+    weight = builder.weight(64, 64 // groups, 3, 3)
+    x = builder.node(OpKind.CONV, [builder.input(n, 64, 8, 8), weight], n, 64, 8, 8, **square)
+    label = replace(_label(64, 0.5), source=SHARED_SOURCE)
+    cache.save(label.recipe.model_key, builder.graph(x), fingerprint="split")
+    kernel = KernelRun(name="k", launched_by="aten::conv2d", start_us=0.0, duration_us=1.0)
+    shapes = ((8, 64, 8, 8), (64, 64 // groups, 3, 3))
+    runs = [
+        OperatorRun(name="aten::conv2d", input_shapes=shapes, scalars=("",), is_backward=False, kernels=[kernel] * 16)
+    ]
+    places = {"cache": tmp_path / "graphs", "folder": tmp_path / "arrays"}
+    samples = load_traced_samples([label], {label.key: runs}, mode=Mode.INFERENCE, **places)
+    assert samples.measured_ms.tolist() == pytest.approx([busy_ms])
+    ((mean_ms, count),) = traced_operators(samples.labels[0], runs, cache).values()
+    assert (mean_ms, count) == (pytest.approx(busy_ms), 1)
+
+
+def test_errors_are_those_of_wall_times_measured_alone() -> None:
+    labels = (_label(32, 0.2), replace(_label(48, 0.2), source=SHARED_SOURCE), _label(64, 0.2, runtime="eager"))
+    samples: Any = SimpleNamespace(labels=labels, measured_ms=np.array([0.18, 0.2, 0.2]))
+    nothing = np.zeros(0)
+
+    def held(*rows: int) -> HeldOut:
+        return HeldOut(
+            validation=nothing.astype(int),
+            validation_ms=nothing,
+            validation_distance=nothing,
+            test=np.array(rows),
+            test_ms=np.full(len(rows), 0.2),
+            test_distance=np.zeros(len(rows)),
+        )
+
+    assert measured_errors(samples, [held(0, 2), held(1)])["mape_percent"] == pytest.approx(10.0)
+    assert measured_errors(samples, [held(2)])["mape_percent"] == pytest.approx(0.0)
 
 
 def _command(folder: Path, labels: list[Label], runs: Callable[[int], list[OperatorRun]], *more: str) -> None:

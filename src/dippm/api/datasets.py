@@ -136,8 +136,8 @@ def measure_collection(
         modes: ``inference``, ``training``.
         precisions: See :func:`dippm.predict`.
         layouts: ``nchw``, ``nhwc``.
-        runtimes: ``eager``, ``compile``, ``cuda-graph``; the latter for inference alone. A captured graph does not wait
-            for the host.
+        runtimes: ``eager``, ``compile``, ``cuda-graph``; the latter for inference alone. A captured graph is launched
+            as a whole.
         engines: ``torch``, ``onnxruntime``; the latter for inference alone.
         optimizers: For training: ``sgd``, ``momentum`` (as predictions assume when nothing is said), ``adam``,
             ``adamw``, ``adamw-fused``, ``adamw-8bit``, ``adafactor``, ``rmsprop``, ``none``.

@@ -106,7 +106,7 @@ def measure(
     ] = "fp32",
     layout: Annotated[str, typer.Option("--layout", help="nchw, nhwc.")] = "nchw",
     runtime: Annotated[
-        str, typer.Option("--runtime", help="eager, compile, cuda-graph (inference alone, without the host).")
+        str, typer.Option("--runtime", help="eager, compile, cuda-graph (inference alone, launched as a whole).")
     ] = "eager",
     engine: Annotated[str, typer.Option("--engine", help="torch, onnxruntime (inference alone).")] = "torch",
     optimizer: Annotated[

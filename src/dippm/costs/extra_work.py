@@ -17,7 +17,7 @@ from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.costs.resizing import count_planes, resizes_in_turn
 from dippm.costs.row_sums import row_sum_cycles
-from dippm.costs.split_convolutions import side_by_side, split_depthwise
+from dippm.costs.split_convolutions import run_by_group, share_side_by_side, split_depthwise
 from dippm.costs.traffic import reads_twice
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
@@ -115,8 +115,8 @@ def add_extra_work(
         for own, device in zip(busy_ms, devices, strict=True):
             add_turns(own, plan, at, layout=conditions.layout, device=device, rates=rates)
     if rates.side_by_side and conditions.runtime is Runtime.CUDA_GRAPH:
-        node, times_faster = side_by_side(plan, at, layout=conditions.layout, most=rates.side_by_side)
-        busy_ms[..., node] /= times_faster
+        node, groups = run_by_group(plan, at.convolution, layout=conditions.layout)
+        busy_ms[..., node] *= share_side_by_side(busy_ms[..., node], groups, most=rates.side_by_side)
     if rates.head_cycles:
         for own, device in zip(busy_ms, devices, strict=True):
             node, terms = plain_head_terms(plan, at, layout=conditions.layout, sm_count=device.sm_count)
@@ -318,7 +318,7 @@ def add_turns(
         busy_ms: [B, n_nodes].
     """
     convolution = at.convolution
-    is_split = split_depthwise(plan, at, layout=layout)
+    is_split = split_depthwise(plan, at.convolution, layout=layout)
     if is_split.any():
         taps = (convolution.kernel_height * convolution.kernel_width)[is_split]
         turns = convolution.groups[is_split] * (1.0 + taps / _TAPS_OF_A_START)

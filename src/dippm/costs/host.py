@@ -17,6 +17,11 @@ for these, which is taken for all of them here; in FP16 cuDNN runs some.
 
 Views were not measured; theirs is an assumption of the order of a Python call into the dispatcher. An optimizer's
 operators over lists of tensors were not measured either: a microsecond for each tensor beside the call is assumed.
+
+A captured graph is launched as a whole. Of 1,067 captured calls of an H100 and an H200 the wall time is longer than
+that between CUDA events around the launch, by 30 microseconds in the median where the graph has fewer than 400 kernels
+and by 50 where it has more; 20, and 0.02 for each kernel, which is taken for a part of what lies between kernels, are
+nearest to all of them, relative to the call.
 """
 
 from __future__ import annotations
@@ -28,8 +33,9 @@ from dippm.costs.sizes import GraphSizes
 from dippm.graph import CONTRACTION_KINDS, NORM_KINDS, RECURRENT_KINDS, OpKind
 from dippm.graph.codes import tabulate
 
-__all__ = ["CAST_DISPATCH_US", "FUSED_DISPATCH_US", "goes_through_cudnn", "host_dispatch_us"]
+__all__ = ["CAST_DISPATCH_US", "FUSED_DISPATCH_US", "GRAPH_LAUNCH_US", "goes_through_cudnn", "host_dispatch_us"]
 
+GRAPH_LAUNCH_US = 20.0
 _EVENTS_US = 10.0
 _MODULE_US = 31.0
 _FUNCTION_US = 25.5

@@ -22,9 +22,11 @@ from dippm.costs.calls import accumulate_by_call, for_nodes, sum_by_call
 from dippm.costs.conditions import Conditions, Runtime
 from dippm.costs.device_time import busy_ms
 from dippm.costs.edges import IndexArray
+from dippm.costs.host import GRAPH_LAUNCH_US
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.rates import Rates
+from dippm.costs.split_convolutions import group_launch_us
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 
@@ -41,9 +43,6 @@ __all__ = [
 FloatArray = npt.NDArray[np.float64]
 
 _US_PER_MS = 1e3
-# A captured graph is launched as a whole. Compiled code launches fewer kernels, each as fast as the eager runtime does:
-# settled on compiled rows of ``data/published``.
-_HOST_OF_RUNTIME = {Runtime.EAGER: 1.0, Runtime.COMPILE: 1.0, Runtime.CUDA_GRAPH: 0.0}
 #: By what a user's host may be faster or slower than the usual one: assumed. Of the machines of published measurements
 #: most lie within 1.4 of it, the slowest within 1.7; a laptop's launches more than twice as fast. Of 179 eager calls in
 #: FP32 there that nothing was fitted on the intervals hold 91 % (docs/reports/published.md).
@@ -319,6 +318,9 @@ def launched_ms(
 ) -> FloatArray:
     """When the host has launched each node, counted from the start of the call of its graph, ms.
 
+    A captured graph is launched as a whole, which is taken to depend on no rate of the host. Compiled code launches
+    fewer kernels, each as fast as the eager runtime does: settled on compiled rows of ``data/published``.
+
     Args:
         plan: The kernels.
         conditions: The runtime.
@@ -330,10 +332,14 @@ def launched_ms(
         more_us: [B, n_nodes], or a number; the result as the sum with [n_nodes].
     """
     own, start = (slice(None), plan.work.sizes.arrays.node_start[:-1]) if nodes is None else (nodes, None)
-    host_scale = rates.host_scale * _HOST_OF_RUNTIME[conditions.runtime]
+    if conditions.runtime is Runtime.CUDA_GRAPH:
+        return np.full((plan.dispatch_us[own] + more_us).shape, GRAPH_LAUNCH_US / _US_PER_MS)
+    groups_us = group_launch_us(plan, conditions.layout)[own]
     dispatch_us = np.where(plan.is_backward[own], rates.backward_host, 1.0) * (plan.dispatch_us[own] + more_us)
     dispatch_us *= np.where(plan.is_searched[own], rates.convolution_host, 1.0)
-    return accumulate_by_call(np.add, dispatch_us, start) * (host_scale / _US_PER_MS)
+    # The device starts with the first group of a node while the host launches the others.
+    launched_us = accumulate_by_call(np.add, dispatch_us + groups_us, start) - groups_us
+    return launched_us * (rates.host_scale / _US_PER_MS)
 
 
 def once_ms(busy_ms: FloatArray, times: FloatArray) -> FloatArray:

@@ -3,8 +3,8 @@
     python -m dippm.evaluation.own_labels --labels data/labels/h200/labels.parquet --cache build/graphs \
         --report docs/reports/h200.md
 
-Rows in which the device never waits for its host stand apart from the others, whose time is that of the host. Captured
-graphs never wait for it.
+Rows in which the device is what counts stand apart from the others: those that never wait for the host between kernels,
+as captured graphs do not, and that nothing else on the machine disturbed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dippm.costs.precision import whole_model_type
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.label_graphs import build_label_graphs, load_label_graph
 from dippm.datasets.recipes.recipe import Recipe
-from dippm.datasets.selection import is_steady
+from dippm.datasets.selection import is_disturbed, is_steady
 from dippm.datasets.software_graphs import as_measured, software_of
 from dippm.datasets.store.label import OWN_SOURCE, Label
 from dippm.datasets.store.parquet import read_parquet
@@ -98,7 +98,8 @@ class LabelScore:
         batch: Samples per call.
         input_size: Size of a sample of each input, such as ``"3x224x224"``.
         conditions: How it was run.
-        is_steady: Whether the device never waits for the host; None where the scatter of the calls is not known.
+        is_steady: Whether the device is what counts: captured calls that scatter by less than a tenth, and others that
+            scatter so little that it never waits for the host; None where their scatter is not known.
         latency: Time of a call, ms.
         energy: Energy of a call, J; None where it was not measured or is not predicted.
         power: Mean power over a call, W, predicted for the measured time; likewise. It has no interval.
@@ -222,6 +223,7 @@ def score_label(predictor: PhysicsPredictor, graph: Graph, label: Label) -> Labe
         conditions=conditions,
         software=software_of(measurement.software.framework),
     )
+    is_captured = conditions.runtime is Runtime.CUDA_GRAPH
     intervals, memory_mb = prediction.intervals, prediction.memory_mb
     context_mb = prediction.memory_parts_mb.get(_CONTEXT)
     without_context = None if memory_mb is None or context_mb is None else memory_mb - context_mb
@@ -232,7 +234,7 @@ def score_label(predictor: PhysicsPredictor, graph: Graph, label: Label) -> Labe
         batch=label.recipe.batch,
         input_size=_input_size(label.recipe),
         conditions=conditions,
-        is_steady=conditions.runtime is Runtime.CUDA_GRAPH or is_steady(measurement),
+        is_steady=not is_disturbed(measurement) if is_captured else is_steady(measurement),
         latency=Figure(
             measured=measurement.latency_ms or float("nan"), predicted=prediction.latency_ms, low=low, high=high
         ),
@@ -264,8 +266,8 @@ def sections_of(report: LabelReport, *, command: str) -> list[Section]:
     text = [
         f"Every first measurement of {device} that ended well, {len(report.scores)} in number, beside what the shipped "
         f"predictor says of it under the software of that run. In {steady} rows the device is what counts: they were "
-        "captured, or their calls scatter so little that it cannot have waited for the host. In the "
-        f"{others} others it may have waited, or "
+        "captured and scatter by less than a tenth, or their calls scatter so little that it cannot have waited for "
+        f"the host. In the {others} others it may have waited, something else may have held the machine, or "
         "nothing says so. No figure here answers a question about another host: calls of small batches wait for the "
         "host of the machine that was measured, and the errors of the others are errors about that host too.",
         "Errors are in percent of the measured figure; the bias is the median of the signed errors, and the interval "

@@ -3,8 +3,9 @@
     python -m dippm.evaluation.traced_calls --labels data/labels/h200/labels.parquet data/labels/h100/labels.parquet
         --traces data/labels/h200/traces.parquet data/labels/h100/traces.parquet --report docs/reports/traced_calls.md
 
-A trace of the same call tells the time of each kernel. Between two of them lies a gap, the same everywhere as far as
-anybody knows: the median. What is left is how calls and traces of calls differ.
+A trace of the same call tells the time of each kernel. Before the first of them lies the launch of the graph, between
+two of them a gap, the same everywhere as far as anybody knows: the median. What is left is how calls and traces of
+calls differ.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Mode, Runtime
+from dippm.costs.host import GRAPH_LAUNCH_US
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import read_parquet
 from dippm.datasets.store.traces import read_traces
@@ -27,7 +29,8 @@ from dippm.measuring.operator_run import OperatorRun
 
 __all__ = ["TracedCall", "explained_errors", "main", "median_gap_ms", "sections_of", "traced_calls"]
 
-_SCATTERS = (0.0, 0.01, 0.03, np.inf)
+_LAUNCH_MS = GRAPH_LAUNCH_US / 1e3
+_SCATTERS = (0.0, 0.01, 0.03, 0.1, np.inf)
 _LENGTHS_MS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, np.inf)
 
 
@@ -79,12 +82,12 @@ def traced_calls(labels: Sequence[Label], traces: Mapping[str, Sequence[Operator
 
 def median_gap_ms(calls: Sequence[TracedCall]) -> float:
     """What lies between two kernels of a captured call, ms."""
-    return float(np.median([(call.call_ms - call.kernels_ms) / call.kernels for call in calls]))
+    return float(np.median([(call.call_ms - _LAUNCH_MS - call.kernels_ms) / call.kernels for call in calls]))
 
 
 def explained_errors(calls: Sequence[TracedCall], gap_ms: float) -> npt.NDArray[np.float64]:
-    """By what kernels and gaps are off the measured call, signed share of it, [n]."""
-    return np.array([(call.kernels_ms + call.kernels * gap_ms) / call.call_ms - 1.0 for call in calls])
+    """By what the launch, kernels and gaps are off the measured call, signed share of it, [n]."""
+    return np.array([(_LAUNCH_MS + call.kernels_ms + call.kernels * gap_ms) / call.call_ms - 1.0 for call in calls])
 
 
 def sections_of(calls: Sequence[TracedCall]) -> list[Section]:
@@ -103,11 +106,12 @@ def sections_of(calls: Sequence[TracedCall]) -> list[Section]:
         Section(
             title="How much of a captured call its own kernels explain",
             text=[
-                f"Each of {len(calls)} captured calls was traced once more. The sum of its kernels, and "
-                f"{1e3 * gap_ms:.2f} microseconds between two of them, which is the median of all calls, beside the "
-                "time that was measured: the error of a sum that knew every kernel of the call. "
-                "The rest is how the two runs differ: other processes on the device, clocks, gaps that are not the "
-                "same everywhere, kernels that the tracer slows down, libraries that chose another kernel.",
+                f"Each of {len(calls)} captured calls was traced once more. The sum of its kernels, "
+                f"{GRAPH_LAUNCH_US:.0f} microseconds for the launch and {1e3 * gap_ms:.2f} between two kernels, which "
+                "is the median of all calls, beside the time that was measured: the error of a sum that knew every "
+                "kernel of the call. The rest is how the two runs differ: other processes on the device, clocks, gaps "
+                "that are not the same everywhere, kernels that the tracer slows down or has one after the other, "
+                "libraries that chose another kernel.",
             ],
             tables=[
                 Table(

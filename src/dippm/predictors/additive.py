@@ -128,7 +128,7 @@ class AdditivePredictor:
     def covers(self, device: DeviceSpec, conditions: Conditions) -> bool:
         """Whether a network was trained under such conditions, on this device or on another with tensor cores.
 
-        A captured graph runs the kernels of the eager runtime, and no host that launches them.
+        A captured graph runs the kernels of the eager runtime, and the host launches all of them at once.
 
         The optimizer is not asked for: its update is a small part of a step, bound by what it moves.
         """

@@ -232,7 +232,7 @@ class _Card:
         added = sum_by_call(more * times, start)
         launch = partial(self.launched_ms, replace(prepared.conditions, runtime=Runtime.EAGER))
         waited = LatencyBreakdown.of(once, launch, times, start=start).latency_ms
-        room = np.maximum(waited - sum_by_call(once * times, start), 0.0)
+        room = np.maximum(waited - breakdown.latency_ms, 0.0)
         share = np.minimum(np.divide(room, added, out=np.ones_like(added), where=added > 0.0), 1.0)
         return breakdown.with_busy(once + breakdown.for_nodes(share) * more, times, self.launched_ms)
 

@@ -59,8 +59,8 @@ _LEAST_KERNEL_US = {
 _LEAST_OTHER_US = 1.1
 # What nodes take at most beside what most_small_ms says of their cycles, over their time by the data sheet; assumed.
 _SLOW = 3.0
-# From the end of a kernel to the start of the next one in a captured graph, the median of 662.
-_BETWEEN_KERNELS_US = 0.5
+# From the end of a kernel to the start of the next one in a captured graph, the median of 664, their launch apart.
+_BETWEEN_KERNELS_US = 0.42
 _LEAST_US_OF_KIND = tabulate(OpKind, lambda kind: _LEAST_KERNEL_US.get(kind, _LEAST_OTHER_US))
 # Formats that other units than tensor cores multiply at the rate of FP32, or at one that sheets name.
 _PLAIN = frozenset({Arithmetic.FP32, Arithmetic.TF32, Arithmetic.FP16, Arithmetic.BF16})

@@ -159,6 +159,7 @@ class DeviceAnswers:
                 compiled.source,
                 batch,
                 device,
+                runtime=prepared.conditions.runtime,
                 busy_share=busy_share,
                 copying_share=copying_share,
                 head_share=head_share,

@@ -212,6 +212,7 @@ def warn_of_answer(
     batch: int,
     device: DeviceSpec,
     *,
+    runtime: Runtime,
     busy_share: float,
     copying_share: float,
     head_share: float,
@@ -223,6 +224,7 @@ def warn_of_answer(
         graph: The model.
         batch: Samples per call.
         device: The device.
+        runtime: The runtime.
         busy_share: Share of the time for which the device is busy.
         copying_share: Share of the time that it takes to copy the cache of a decoder; see :func:`find_cache_copies`.
         head_share: Share of the time of convolutions that are taken to run as plain sums; see
@@ -230,7 +232,9 @@ def warn_of_answer(
         needed_mb: Ends of the interval of the memory that is needed, MiB.
     """
     warnings = [*warn_of_batch(graph, batch)]
-    if busy_share < _BUSY:
+    if busy_share < _BUSY and runtime is Runtime.CUDA_GRAPH:
+        warnings.append(f"The launch of the captured graph is {100 * (1 - busy_share):.0f} % of the time.")
+    elif busy_share < _BUSY:
         warnings.append(
             f"The device waits for the host {100 * (1 - busy_share):.0f} % of the time: the latency depends on the CPU "
             "and on Python."

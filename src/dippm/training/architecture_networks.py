@@ -5,10 +5,12 @@
 --layer-traces data/labels/h200/layer-traces.parquet --cache graphs`` fits the additive networks on calls of its GPUs,
 or with ``--mode training`` on their training steps, in all precisions and layouts that were traced:
 
-1. *Rows*: every traced call. Captured ones have their measured time; of eager ones, which wait for the host, the time
-   of their kernels counts, with the least gap between two of them. Training steps are all eager. Captured calls of a
-   device that other processes hold too (source ``dippm-shared``) have shorter gaps than users will see: of these too
-   the time of their kernels counts, with the gap that captured calls have in the median.
+1. *Rows*: every traced call. Captured ones have their measured time but for the launch of the graph; of eager ones,
+   which wait for the host, the time of their kernels counts, with the least gap between two of them. Training steps are
+   all eager. Captured calls of a device that other processes hold too (source ``dippm-shared``) have shorter gaps than
+   users will see, and calls that scatter by more than a tenth longer ones: of these too the time of their kernels
+   counts, with the gap that captured calls have in the median, and groups of split convolutions side by side as the
+   plain sum has them.
 2. *Rates*: those of the plain sum at inference, of training steps that of batch norms too, from their traces; but the
    architecture's own for small kernels, memory and its cache, and of calls also for windows of pooling, blocks of group
    norms, planes of resized images and groups of split depthwise convolutions, of which few labels tell, and blocks and
@@ -38,6 +40,7 @@ import argparse
 import hashlib
 import json
 import logging
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -50,15 +53,17 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.edges import IndexArray
+from dippm.costs.host import GRAPH_LAUNCH_US
 from dippm.costs.rates import architecture_of
+from dippm.costs.split_convolutions import share_side_by_side
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.label_graphs import build_label_graphs, load_label_graph
+from dippm.datasets.selection import is_disturbed
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import read_parquet
 from dippm.datasets.store.traces import read_traces
 from dippm.devices import find_device
 from dippm.features.physical import PhysicalPlan
-from dippm.graph import Graph
 from dippm.measuring.operator_run import OperatorRun
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, manifest_path, write_tensors
 from dippm.predictors.calibration import Calibration
@@ -68,15 +73,17 @@ from dippm.training.additive_protocol import HeldOut, predict_families, predict_
 from dippm.training.additive_samples import AdditiveSamples, build_additive_samples, graph_that_ran, shared_rates
 from dippm.training.architecture import HEIRS
 from dippm.training.layer_samples import add_layers
-from dippm.training.traced_operators import MatchedOperators, TracedOperators, match_operators
+from dippm.training.traced_operators import TracedOperators, match_operators
 
 __all__ = [
     "SHARED_SOURCE",
     "add_traced_arguments",
     "architecture_settings",
+    "captured_wall_ms",
     "is_captured_alone",
     "load_traced_samples",
     "main",
+    "measured_errors",
     "read_traced_samples",
     "traced_operators",
 ]
@@ -89,7 +96,9 @@ SHARED_SOURCE = "dippm-shared"
 """Source of labels that were taken while other processes held the device too."""
 
 _EAGER_GAP_MS = 1e-3
-# The median of 662 captured calls of an H200 that no other process held.
+_LAUNCH_MS = GRAPH_LAUNCH_US / 1e3
+# The median of 662 captured calls of an H200 that no other process held, their launch spread over the kernels; 0.42
+# without it.
 _CAPTURED_GAP_MS = 0.5e-3
 # Split convolutions have two groups at least, with four kernels for each in NCHW.
 _FEWEST_KERNELS = 8
@@ -217,8 +226,8 @@ def traced_operators(
     run_ms = np.array([run.duration_us for run in runs]) / 1e3
     launched = np.array([len(run.kernels) for run in runs])
     call_ms = label.measurement.latency_ms or float(run_ms.sum())
-    if is_captured_alone(label) and isinstance(graph, Graph):
-        _run_side_by_side(run_ms, launched, _split_runs(graph, matches, launched), call_ms)
+    if _is_captured(label):
+        _run_side_by_side(run_ms, launched, list(_split_runs(runs)), call_ms)
     kernels_ms = float(run_ms.sum())
     # A call that is shorter than its kernels were under the tracer ran them faster.
     scale, gap_ms = min(call_ms / kernels_ms, 1.0), max(call_ms - kernels_ms, 0.0) / max(int(launched.sum()), 1)
@@ -231,14 +240,15 @@ def traced_operators(
     return {classes: (total_ms[classes] / count[classes], count[classes]) for classes in total_ms if classes}
 
 
-def _split_runs(graph: Graph, matches: Sequence[MatchedOperators], launched: IndexArray) -> list[int]:
-    """Which operators of a trace are convolutions with more kernels than groups, of which they have several."""
-    found = []
-    for matched in matches:
-        named = [graph.nodes[node].attributes.get("groups") for node in matched.nodes]
-        groups = max((each for each in named if isinstance(each, int)), default=1)
-        if groups > 1:
-            found += [place for place in matched.runs if launched[place] > max(groups, _FEWEST_KERNELS)]
+def _split_runs(runs: Sequence[OperatorRun]) -> dict[int, int]:
+    """Places of convolutions in a trace that have kernels for each of several groups, and how many groups these are."""
+    found = {}
+    for place, run in enumerate(runs):
+        if len(run.kernels) > _FEWEST_KERNELS and run.name == "aten::conv2d" and len(run.input_shapes) > 1:
+            (_, channels, *_), (_, read, *_), *_ = run.input_shapes
+            groups = channels // read
+            if 1 < groups < len(run.kernels):
+                found[place] = groups
     return found
 
 
@@ -277,17 +287,30 @@ def architecture_settings(mode: Mode) -> AdditiveSettings:
 
 
 def _as_busy(label: Label, runs: Sequence[OperatorRun]) -> Label:
-    """The label with the time for which the device is busy, where something else made the call longer or shorter."""
+    """The label with the time for which the device is busy."""
     if is_captured_alone(label):
-        return label
+        wall_ms = label.measurement.latency_ms or math.nan
+        busy_ms = max(wall_ms - _LAUNCH_MS, wall_ms / 2.0)
+        std_ms = (label.measurement.latency_std_ms or 0.0) * busy_ms / wall_ms  # as steady as it was
+        return replace(label, measurement=replace(label.measurement, latency_ms=busy_ms, latency_std_ms=std_ms))
     gap_ms = _CAPTURED_GAP_MS if _is_captured(label) else _EAGER_GAP_MS
-    busy_ms = sum(run.duration_us / 1e3 + len(run.kernels) * gap_ms for run in runs)
-    return replace(label, measurement=replace(label.measurement, latency_ms=busy_ms))
+    run_ms = np.array([run.duration_us / 1e3 + len(run.kernels) * gap_ms for run in runs])
+    if _is_captured(label) and (split := _split_runs(runs)):
+        most = Calibration.read().rates.on(find_device(label.measurement.device)).side_by_side
+        place, groups = list(split), np.array(list(split.values()), dtype=float)
+        one_by_one_ms = np.array([runs[own].duration_us for own in place]) / 1e3
+        run_ms[place] = one_by_one_ms * share_side_by_side(one_by_one_ms, groups, most=most)
+    return replace(label, measurement=replace(label.measurement, latency_ms=float(run_ms.sum())))
 
 
 def is_captured_alone(label: Label) -> bool:
-    """Whether the call was measured as a whole, on a device that no other process held."""
-    return _is_captured(label) and label.source != SHARED_SOURCE
+    """Whether the call was measured as a whole, on a device and a host that nothing else held."""
+    return _is_captured(label) and label.source != SHARED_SOURCE and not is_disturbed(label.measurement)
+
+
+def captured_wall_ms(busy_ms: FloatArray) -> FloatArray:
+    """Wall time of captured calls that keep the device busy for so long; busy_ms and result: [...]."""
+    return busy_ms + _LAUNCH_MS
 
 
 def _is_captured(label: Label) -> bool:
@@ -320,13 +343,19 @@ def _join(samples: Sequence[Mapping[tuple[int, ...], tuple[float, int]]]) -> Tra
     )
 
 
-def _errors_of(samples: AdditiveSamples, held: Sequence[HeldOut]) -> dict[str, float]:
-    """Errors over the rows of all parts; of calls those that were captured, whose time was measured as a whole."""
+def measured_errors(samples: AdditiveSamples, held: Sequence[HeldOut]) -> dict[str, float]:
+    """Errors over the rows of all parts; of calls those of captured ones, whose wall time was measured.
+
+    Args:
+        samples: All samples.
+        held: Predictions of their parts.
+    """
     test = np.concatenate([part.test for part in held])
-    predicted_ms = np.concatenate([part.test_ms for part in held])
+    predicted_ms, measured_ms = np.concatenate([part.test_ms for part in held]), samples.measured_ms[test]
     is_captured = np.array([is_captured_alone(samples.labels[row]) for row in test])
-    is_counted = is_captured if is_captured.any() else ~is_captured
-    return describe_errors(predicted_ms[is_counted], samples.measured_ms[test[is_counted]])
+    if not is_captured.any():
+        return describe_errors(predicted_ms, measured_ms)
+    return describe_errors(captured_wall_ms(predicted_ms[is_captured]), captured_wall_ms(measured_ms[is_captured]))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -368,8 +397,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measured={**artefact.measured, "runtimes": runtimes},
         test={
             **artefact.test,
-            "models_left_out": _errors_of(samples, models),
-            "families_left_out": _errors_of(samples, families),
+            "models_left_out": measured_errors(samples, models),
+            "families_left_out": measured_errors(samples, families),
         },
     )
     path = manifest_path(artefact.regime, options.out)

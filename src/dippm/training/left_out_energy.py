@@ -43,6 +43,7 @@ from dippm.training.additive_samples import AdditiveSamples
 from dippm.training.architecture_networks import (
     add_traced_arguments,
     architecture_settings,
+    captured_wall_ms,
     is_captured_alone,
     read_traced_samples,
 )
@@ -174,7 +175,6 @@ def leave_out(
                     left_out.ms / point.latency_ms - 1.0,
                     in_time_j / measured_j - 1.0,
                     energy_j / measured_j - 1.0,
-                    # Captured calls wait for no host.
                     below[0],
                     above[0],
                 )
@@ -227,12 +227,15 @@ def _row(name: str, device: str, found: LeftOut, power_spread: float) -> list[st
 
 
 def _times(samples: AdditiveSamples, held: Sequence[HeldOut], novelty: Novelty) -> dict[str, LeftOutTime]:
-    """By the keys of captured calls their times by networks that have not seen them."""
+    """By the keys of captured calls their wall times by networks that have not seen them."""
     return {
         samples.labels[row].key: LeftOutTime(ms=ms, half_width=half_width)
         for part in held
         for row, ms, half_width in zip(
-            part.test.tolist(), part.test_ms.tolist(), novelty.half_width(part.test_distance).tolist(), strict=True
+            part.test.tolist(),
+            captured_wall_ms(part.test_ms).tolist(),
+            novelty.half_width(part.test_distance).tolist(),
+            strict=True,
         )
         if is_captured_alone(samples.labels[row])
     }

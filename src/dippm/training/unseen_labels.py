@@ -54,6 +54,7 @@ from dippm.training.additive_samples import AdditiveSamples
 from dippm.training.architecture_networks import (
     add_traced_arguments,
     architecture_settings,
+    captured_wall_ms,
     is_captured_alone,
     read_traced_samples,
 )
@@ -137,7 +138,8 @@ def write_unseeing(
     replace(calibration, power=power).write(folder / ARTEFACT_PATH.name)
     is_alone = np.array([is_captured_alone(label) for label in samples.labels])
     (test,) = np.nonzero(is_held & is_call & is_alone)
-    return describe_errors(fitted.predict_ms(samples, test), samples.measured_ms[test])
+    predicted_ms, measured_ms = fitted.predict_ms(samples, test), samples.measured_ms[test]
+    return describe_errors(captured_wall_ms(predicted_ms), captured_wall_ms(measured_ms))
 
 
 def _with_graphs(labels: Sequence[Label], cache: GraphCache, *, jobs: int) -> list[Label]:
