@@ -189,7 +189,7 @@ def test_so_do_captured_calls_that_something_else_made_longer(cache: GraphCache,
     quiet, disturbed = _label(32, 0.5), _label(48, 0.5)
     labels = [
         replace(label, measurement=replace(label.measurement, latency_std_ms=std_ms))
-        for label, std_ms in ((quiet, 0.04), (disturbed, 0.051))
+        for label, std_ms in ((quiet, 0.0499), (disturbed, 0.0501))
     ]
     places = {"cache": tmp_path / "graphs", "folder": tmp_path / "arrays"}
     traces = {label.key: _runs(32, us=1.0) for label in labels}

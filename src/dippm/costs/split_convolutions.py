@@ -107,11 +107,8 @@ def group_launch_us(plan: KernelPlan, layout: Layout) -> FloatArray:
     result, sizes = np.zeros(len(plan.dispatch_us)), plan.work.convolution.at(np.ones(1))
     if plan.has_cudnn_9:
         node, groups = run_by_group(plan, sizes, layout=layout)
-        is_last, is_single = (
-            plan.formats[layout].is_last[node],
-            np.isin(node, sizes.node[sizes.in_channels[0] == sizes.groups]),
-        )
-        kernels = np.where(is_single, 1.0, np.where(is_last, _KERNELS_LAST, _KERNELS))
+        kernels = np.where(plan.formats[layout].is_last[node], _KERNELS_LAST, _KERNELS)
+        kernels[np.isin(node, sizes.node[sizes.in_channels[0] == sizes.groups])] = 1.0
         result[node] = _LAUNCH_US * kernels * (groups - 1.0)
     return result
 

@@ -287,12 +287,16 @@ def architecture_settings(mode: Mode) -> AdditiveSettings:
 
 
 def _as_busy(label: Label, runs: Sequence[OperatorRun]) -> Label:
-    """The label with the time for which the device is busy."""
-    if is_captured_alone(label):
-        wall_ms = label.measurement.latency_ms or math.nan
-        busy_ms = max(wall_ms - _LAUNCH_MS, wall_ms / 2.0)
-        std_ms = (label.measurement.latency_std_ms or 0.0) * busy_ms / wall_ms  # as steady as it was
-        return replace(label, measurement=replace(label.measurement, latency_ms=busy_ms, latency_std_ms=std_ms))
+    """The label with the time for which the device is busy, which scatters as much as it did."""
+    measurement = label.measurement
+    wall_ms, std_ms = measurement.latency_ms or math.nan, measurement.latency_std_ms
+    busy_ms = max(wall_ms - _LAUNCH_MS, wall_ms / 2.0) if is_captured_alone(label) else _kernels_ms(label, runs)
+    scaled_ms = None if std_ms is None else std_ms * busy_ms / wall_ms
+    return replace(label, measurement=replace(measurement, latency_ms=busy_ms, latency_std_ms=scaled_ms))
+
+
+def _kernels_ms(label: Label, runs: Sequence[OperatorRun]) -> float:
+    """What the kernels of a trace take, and the gaps between them, as the call runs them."""
     gap_ms = _CAPTURED_GAP_MS if _is_captured(label) else _EAGER_GAP_MS
     run_ms = np.array([run.duration_us / 1e3 + len(run.kernels) * gap_ms for run in runs])
     if _is_captured(label) and (split := _split_runs(runs)):
@@ -300,7 +304,7 @@ def _as_busy(label: Label, runs: Sequence[OperatorRun]) -> Label:
         place, groups = list(split), np.array(list(split.values()), dtype=float)
         one_by_one_ms = np.array([runs[own].duration_us for own in place]) / 1e3
         run_ms[place] = one_by_one_ms * share_side_by_side(one_by_one_ms, groups, most=most)
-    return replace(label, measurement=replace(label.measurement, latency_ms=float(run_ms.sum())))
+    return float(run_ms.sum())
 
 
 def is_captured_alone(label: Label) -> bool:
