@@ -19,8 +19,8 @@ Views were not measured; theirs is an assumption of the order of a Python call i
 operators over lists of tensors were not measured either: a microsecond for each tensor beside the call is assumed.
 
 A captured graph is launched as a whole. Of 1,067 captured calls of an H100 and an H200 the wall time is longer than
-that between CUDA events around the launch, by 30 microseconds in the median where the graph has fewer than 400 kernels
-and by 50 where it has more; 20, and 0.02 for each kernel, which is taken for a part of what lies between kernels, are
+that between CUDA events around the launch, by 29 microseconds in the median where the graph has fewer than 400 kernels
+and by 45 where it has more; 20, and 0.02 for each kernel, which is taken for a part of what lies between kernels, are
 nearest to all of them, relative to the call.
 """
 
@@ -33,9 +33,9 @@ from dippm.costs.sizes import GraphSizes
 from dippm.graph import CONTRACTION_KINDS, NORM_KINDS, RECURRENT_KINDS, OpKind
 from dippm.graph.codes import tabulate
 
-__all__ = ["CAST_DISPATCH_US", "FUSED_DISPATCH_US", "GRAPH_LAUNCH_US", "goes_through_cudnn", "host_dispatch_us"]
+__all__ = ["CAST_DISPATCH_US", "FUSED_DISPATCH_US", "GRAPH_LAUNCH_MS", "goes_through_cudnn", "host_dispatch_us"]
 
-GRAPH_LAUNCH_US = 20.0
+GRAPH_LAUNCH_MS = 0.02
 _EVENTS_US = 10.0
 _MODULE_US = 31.0
 _FUNCTION_US = 25.5

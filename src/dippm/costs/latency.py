@@ -22,7 +22,7 @@ from dippm.costs.calls import accumulate_by_call, for_nodes, sum_by_call
 from dippm.costs.conditions import Conditions, Runtime
 from dippm.costs.device_time import busy_ms
 from dippm.costs.edges import IndexArray
-from dippm.costs.host import GRAPH_LAUNCH_US
+from dippm.costs.host import GRAPH_LAUNCH_MS
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.rates import Rates
@@ -333,7 +333,7 @@ def launched_ms(
     """
     own, start = (slice(None), plan.work.sizes.arrays.node_start[:-1]) if nodes is None else (nodes, None)
     if conditions.runtime is Runtime.CUDA_GRAPH:
-        return np.full((plan.dispatch_us[own] + more_us).shape, GRAPH_LAUNCH_US / _US_PER_MS)
+        return np.full((plan.dispatch_us[own] + more_us).shape, GRAPH_LAUNCH_MS)
     groups_us = group_launch_us(plan, conditions.layout)[own]
     dispatch_us = np.where(plan.is_backward[own], rates.backward_host, 1.0) * (plan.dispatch_us[own] + more_us)
     dispatch_us *= np.where(plan.is_searched[own], rates.convolution_host, 1.0)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Mode, Runtime
-from dippm.costs.host import GRAPH_LAUNCH_US
+from dippm.costs.host import GRAPH_LAUNCH_MS
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import read_parquet
 from dippm.datasets.store.traces import read_traces
@@ -29,7 +29,6 @@ from dippm.measuring.operator_run import OperatorRun
 
 __all__ = ["TracedCall", "explained_errors", "main", "median_gap_ms", "sections_of", "traced_calls"]
 
-_LAUNCH_MS = GRAPH_LAUNCH_US / 1e3
 _SCATTERS = (0.0, 0.01, 0.03, 0.1, np.inf)
 _LENGTHS_MS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, np.inf)
 
@@ -82,12 +81,14 @@ def traced_calls(labels: Sequence[Label], traces: Mapping[str, Sequence[Operator
 
 def median_gap_ms(calls: Sequence[TracedCall]) -> float:
     """What lies between two kernels of a captured call, ms."""
-    return float(np.median([(call.call_ms - _LAUNCH_MS - call.kernels_ms) / call.kernels for call in calls]))
+    return float(np.median([(call.call_ms - GRAPH_LAUNCH_MS - call.kernels_ms) / call.kernels for call in calls]))
 
 
 def explained_errors(calls: Sequence[TracedCall], gap_ms: float) -> npt.NDArray[np.float64]:
     """By what the launch, kernels and gaps are off the measured call, signed share of it, [n]."""
-    return np.array([(_LAUNCH_MS + call.kernels_ms + call.kernels * gap_ms) / call.call_ms - 1.0 for call in calls])
+    return np.array(
+        [(GRAPH_LAUNCH_MS + call.kernels_ms + call.kernels * gap_ms) / call.call_ms - 1.0 for call in calls]
+    )
 
 
 def sections_of(calls: Sequence[TracedCall]) -> list[Section]:
@@ -107,10 +108,10 @@ def sections_of(calls: Sequence[TracedCall]) -> list[Section]:
             title="How much of a captured call its own kernels explain",
             text=[
                 f"Each of {len(calls)} captured calls was traced once more. The sum of its kernels, "
-                f"{GRAPH_LAUNCH_US:.0f} microseconds for the launch and {1e3 * gap_ms:.2f} between two kernels, which "
-                "is the median of all calls, beside the time that was measured: the error of a sum that knew every "
-                "kernel of the call. The rest is how the two runs differ: other processes on the device, clocks, gaps "
-                "that are not the same everywhere, kernels that the tracer slows down or has one after the other, "
+                f"{1e3 * GRAPH_LAUNCH_MS:.0f} microseconds for the launch and {1e3 * gap_ms:.2f} between two kernels, "
+                "which is the median of all calls, beside the time that was measured: the error of a sum that knew "
+                "every kernel of the call. The rest is how the two runs differ: other processes on the device, clocks, "
+                "gaps that are not the same everywhere, kernels that the tracer slows down or has one after the other, "
                 "libraries that chose another kernel.",
             ],
             tables=[

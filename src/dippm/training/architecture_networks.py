@@ -53,7 +53,7 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.edges import IndexArray
-from dippm.costs.host import GRAPH_LAUNCH_US
+from dippm.costs.host import GRAPH_LAUNCH_MS
 from dippm.costs.rates import architecture_of
 from dippm.costs.split_convolutions import share_side_by_side
 from dippm.datasets.graph_cache import GraphCache
@@ -96,7 +96,6 @@ SHARED_SOURCE = "dippm-shared"
 """Source of labels that were taken while other processes held the device too."""
 
 _EAGER_GAP_MS = 1e-3
-_LAUNCH_MS = GRAPH_LAUNCH_US / 1e3
 # The median of 662 captured calls of an H200 that no other process held, their launch spread over the kernels; 0.42
 # without it.
 _CAPTURED_GAP_MS = 0.5e-3
@@ -290,7 +289,7 @@ def _as_busy(label: Label, runs: Sequence[OperatorRun]) -> Label:
     """The label with the time for which the device is busy, which scatters as much as it did."""
     measurement = label.measurement
     wall_ms, std_ms = measurement.latency_ms or math.nan, measurement.latency_std_ms
-    busy_ms = max(wall_ms - _LAUNCH_MS, wall_ms / 2.0) if is_captured_alone(label) else _kernels_ms(label, runs)
+    busy_ms = max(wall_ms - GRAPH_LAUNCH_MS, wall_ms / 2.0) if is_captured_alone(label) else _kernels_ms(label, runs)
     scaled_ms = None if std_ms is None else std_ms * busy_ms / wall_ms
     return replace(label, measurement=replace(measurement, latency_ms=busy_ms, latency_std_ms=scaled_ms))
 
@@ -314,7 +313,7 @@ def is_captured_alone(label: Label) -> bool:
 
 def captured_wall_ms(busy_ms: FloatArray) -> FloatArray:
     """Wall time of captured calls that keep the device busy for so long; busy_ms and result: [...]."""
-    return busy_ms + _LAUNCH_MS
+    return busy_ms + GRAPH_LAUNCH_MS
 
 
 def _is_captured(label: Label) -> bool:
