@@ -38,29 +38,38 @@ def _plan(graph: Graph, precision: Precision) -> KernelPlan:
 
 
 @pytest.mark.parametrize(
-    ("read", "written", "groups", "precision", "layout", "is_split"),
+    ("read", "written", "groups", "precision", "layout", "split"),
     [
-        (512, 512, 8, Precision.AMP, Layout.NCHW, True),  # 64 channels
-        (512, 512, 8, Precision.BF16, Layout.NHWC, True),
-        (512, 512, 8, Precision.FP32, Layout.NCHW, False),
-        (512, 512, 8, Precision.TF32, Layout.NCHW, False),
-        (512, 512, 32, Precision.AMP, Layout.NCHW, False),  # 16
-        (256, 512, 16, Precision.AMP, Layout.NCHW, True),  # from 16 to 32
-        (128, 256, 16, Precision.AMP, Layout.NCHW, False),  # from 8 to 16
-        (6144, 6144, 96, Precision.AMP, Layout.NCHW, True),
-        (64, 128, 64, Precision.AMP, Layout.NHWC, True),  # depthwise, two outputs of each channel
-        (64, 128, 64, Precision.AMP, Layout.NCHW, False),
-        (64, 64, 64, Precision.AMP, Layout.NHWC, False),
-        (512, 512, 1, Precision.AMP, Layout.NCHW, False),
+        (512, 512, 8, Precision.AMP, Layout.NCHW, [8, 8]),  # 64 channels
+        (512, 512, 8, Precision.BF16, Layout.NHWC, [8, 8]),
+        (512, 512, 8, Precision.FP32, Layout.NCHW, []),
+        (512, 512, 8, Precision.TF32, Layout.NCHW, []),
+        (512, 512, 32, Precision.AMP, Layout.NCHW, []),  # 16
+        (96, 96, 6, Precision.AMP, Layout.NCHW, [6, 6]),  # 16 in few groups
+        (112, 112, 7, Precision.AMP, Layout.NCHW, []),  # in one more
+        (90, 90, 6, Precision.AMP, Layout.NCHW, []),  # 15
+        (256, 512, 16, Precision.AMP, Layout.NCHW, [16, 16]),  # from 16 to 32
+        (128, 256, 16, Precision.AMP, Layout.NCHW, []),  # from 8 to 16
+        (656, 656, 8, Precision.AMP, Layout.NCHW, [8, 8]),  # 82
+        (664, 664, 8, Precision.AMP, Layout.NCHW, [8, 0]),  # 83: by one kernel in calls of four
+        (664, 664, 4, Precision.AMP, Layout.NCHW, [4, 4]),
+        (6144, 6144, 96, Precision.AMP, Layout.NCHW, [96, 96]),
+        (64, 128, 64, Precision.AMP, Layout.NHWC, [64, 64]),  # depthwise, two outputs of each channel
+        (64, 128, 64, Precision.AMP, Layout.NCHW, []),
+        (64, 64, 64, Precision.AMP, Layout.NHWC, []),
+        (512, 512, 1, Precision.AMP, Layout.NCHW, []),
     ],
 )
 def test_wide_groups_have_kernels_of_their_own(
-    read: int, written: int, groups: int, precision: Precision, layout: Layout, is_split: bool, builder: Any
+    read: int, written: int, groups: int, precision: Precision, layout: Layout, split: list[int], builder: Any
 ) -> None:
     plan = _plan(_graph(builder, read=read, written=written, groups=groups), precision)
-    node, found = run_by_group(plan, plan.work.at([1, 4]).convolution, layout=layout)
-    assert node.tolist() == ([1] if is_split else [])
-    assert found.tolist() == ([groups] if is_split else [])
+    work = plan.work.at([3, 4]).convolution
+    node, found = run_by_group(plan, work, layout=layout)
+    assert node.tolist() == ([1] if split else [])
+    assert found.T.tolist() == ([split] if split else [])
+    # The host launches what is split at any batch.
+    assert (group_launch_us(plan, layout)[1] > 0.0) == bool(split and split[1])
 
 
 @pytest.mark.parametrize(
@@ -73,10 +82,11 @@ def test_wide_groups_have_kernels_of_their_own(
         (12, 20.0, 0.5),
         (96, 45.0, 0.8),
         (2, 45.0, 6 / 7),
+        (0, 45.0, 1.0),  # one kernel for all
     ],
 )
 def test_small_kernels_of_many_groups_run_side_by_side(groups: int, group_us: float, share: float) -> None:
-    found = share_side_by_side(np.array([[groups * group_us / 1e3]]), np.array([float(groups)]), most=5.0)
+    found = share_side_by_side(np.array([[max(groups, 1) * group_us / 1e3]]), np.array([float(groups)]), most=5.0)
     assert found == pytest.approx(share)
     # Where nothing is known of it they run one after the other.
     assert share_side_by_side(np.array([0.1]), np.array([float(groups)]), most=0.0) == pytest.approx(1.0)

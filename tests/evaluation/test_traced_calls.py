@@ -17,7 +17,6 @@ from dippm.evaluation.traced_calls import (
     TracedCall,
     explained_errors,
     main,
-    median_gap_ms,
     sections_of,
     traced_calls,
 )
@@ -39,8 +38,8 @@ def _captured(make_label: Callable[..., Label], number: int, call_ms: float, std
     return replace(label, measurement=replace(label.measurement, latency_std_ms=std_ms))
 
 
-def _call(call_ms: float, kernels_ms: float, kernels: int = 100, scatter: float = 0.0) -> TracedCall:
-    return TracedCall(device="H200", call_ms=call_ms, scatter=scatter, kernels_ms=kernels_ms, kernels=kernels)
+def _call(call_ms: float, kernels_ms: float, scatter: float = 0.0) -> TracedCall:
+    return TracedCall(device="H200", call_ms=call_ms, scatter=scatter, kernels_ms=kernels_ms)
 
 
 def test_calls_that_were_captured_and_traced_are_compared(make_label: Callable[..., Label]) -> None:
@@ -48,21 +47,19 @@ def test_calls_that_were_captured_and_traced_are_compared(make_label: Callable[.
     eager = make_label(3, latency_ms=0.5)
     traces = {label.key: [_run(100.0, 200.0), _run(50.0), _run()] for label in (first, eager)}
     (call,) = traced_calls([first, untraced, eager], traces)
-    assert (call.call_ms, call.kernels) == (0.5, 3)
-    assert call.kernels_ms == pytest.approx(0.35)
+    assert call.call_ms == 0.5
+    assert call.kernels_ms == pytest.approx(0.9943 * 0.35)
     assert call.scatter == pytest.approx(0.02)
 
 
-def test_a_gap_is_what_lies_between_kernels_in_half_of_the_calls() -> None:
-    calls = [_call(1.0, 0.93), _call(2.0, 1.88), _call(1.0, 0.68)]
-    assert median_gap_ms(calls) == pytest.approx(1e-3)
-    assert explained_errors(calls, 1e-3) == pytest.approx([0.05, 0.0, -0.2])
+def test_the_launch_and_the_kernels_are_set_beside_the_call() -> None:
+    assert explained_errors([_call(1.0, 1.03), _call(2.0, 1.98), _call(1.0, 0.78)]) == pytest.approx([0.05, 0.0, -0.2])
 
 
 def test_the_report_tells_calls_that_scatter_and_short_ones_apart() -> None:
-    calls = [_call(0.5, 0.43), _call(10.0, 9.93), _call(2.5, 1.93, scatter=0.2)]
+    calls = [_call(0.5, 0.48), _call(10.0, 9.98), _call(2.5, 1.98, scatter=0.2)]
     text = render_markdown("Calls", sections_of(calls), {})
-    assert "20 microseconds for the launch and 0.50 between two kernels" in text
+    assert "20 microseconds for the launch" in text
     assert "| all | 3 | 6.7 | 0.0 | 16.0 | +0.0 |" in text
     assert "| timed calls scatter by 10 % or more | 1 | 20.0 | 20.0 | 20.0 | -20.0 |" in text
     assert "| calls of 8 ms to 16 ms | 1 | 0.0 | 0.0 | 0.0 | +0.0 |" in text

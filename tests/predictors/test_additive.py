@@ -282,3 +282,27 @@ def test_captured_calls_count_as_measured_where_they_were(runtimes: list[str]) -
     captured = Conditions(precision=Precision.AMP, runtime=Runtime.CUDA_GRAPH)
     assert predictor.is_measured(_DEVICE, captured) is bool(runtimes)
     assert predictor.is_measured(_DEVICE, replace(captured, runtime=Runtime.EAGER))
+
+
+@pytest.mark.parametrize(("architectures", "more", "more_us"), [(("9.0",), 1.009, 1.4), ((), 1.0, 0.0)])
+def test_calls_take_longer_than_the_least_that_networks_of_an_architecture_learned(
+    architectures: tuple[str, ...], more: float, more_us: float, network: Graph
+) -> None:
+    def busy_us(runtime: str, architectures: tuple[str, ...]) -> np.ndarray[Any, Any]:
+        conditions = Conditions.parse(precision="amp", runtime=runtime)
+        predictor = _make(Mode.INFERENCE, architectures=architectures)
+        return 1e3 * predictor.break_down(network, [8], _DEVICE, conditions).busy_ms[0]
+
+    kernels = KernelPlan.from_workload(Workload.from_graph(network, Precision.AMP))
+    launched = (~kernels.work.sizes.is_kind(OpKind.VIEW)).astype(np.float64)
+    # Casts of autocast are kernels too.
+    np.add.at(launched, kernels.work.types.casts.node, 1.0)
+    assert launched.min() == 0.0
+    assert launched.max() > 1.0
+    least_us, captured_us, eager_us = (
+        busy_us("cuda-graph", ()),
+        busy_us("cuda-graph", architectures),
+        busy_us("eager", architectures),
+    )
+    assert captured_us == pytest.approx(more * least_us)
+    assert eager_us - captured_us == pytest.approx(more_us * launched, abs=1e-6)

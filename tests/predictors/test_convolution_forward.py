@@ -94,6 +94,12 @@ def test_tensors_give_the_network_back(sample: PhysicalSamples) -> None:
     assert FittedConvolutions.from_tensors({"scale.mean": tensors["convolutions.scale.mean"]}) is None
 
 
+def _read_by(artefact: AdditiveArtefact, sample: PhysicalSamples) -> np.ndarray[Any, Any]:
+    """The features that its networks read."""
+    columns = [AT[name] for name in artefact.columns]
+    return sample.node_features[..., columns].reshape(-1, len(columns))
+
+
 @pytest.fixture(name="shipped")
 def _shipped() -> tuple[AdditiveArtefact, dict[str, Any]]:
     path = manifest_path(Regime(mode=Mode.INFERENCE, architecture="9.0"))
@@ -106,7 +112,7 @@ def test_convolutions_alone_are_corrected(
     plan: PhysicalPlan, sample: PhysicalSamples, shipped: tuple[AdditiveArtefact, dict[str, Any]]
 ) -> None:
     artefact, tensors = shipped
-    fitted = _fitted(sample.node_features.reshape(-1, len(COLUMNS)))
+    fitted = _fitted(_read_by(artefact, sample))
     none = np.zeros(len(plan.node), dtype=np.bool_)
     times = []
     for held in (tensors, tensors | fitted.tensors()):
@@ -129,7 +135,7 @@ def test_a_network_of_which_something_is_missing_is_not_read(
     sample: PhysicalSamples, shipped: tuple[AdditiveArtefact, dict[str, Any]], name: str
 ) -> None:
     artefact, tensors = shipped
-    own = _fitted(sample.node_features.reshape(-1, len(COLUMNS))).tensors()
+    own = _fitted(_read_by(artefact, sample)).tensors()
     del own[f"{CONVOLUTIONS}{name}"]
     with pytest.raises(DippmError) as caught:
         Corrector(artefact, tensors | own)
@@ -140,7 +146,7 @@ def test_a_network_of_other_inputs_is_not_read(
     sample: PhysicalSamples, shipped: tuple[AdditiveArtefact, dict[str, Any]]
 ) -> None:
     artefact, tensors = shipped
-    fitted = _fitted(sample.node_features.reshape(-1, len(COLUMNS)))
+    fitted = _fitted(_read_by(artefact, sample))
     for inputs in (fitted.inputs[:-1], fitted.inputs + 10_000, fitted.inputs - 10_000):
         with pytest.raises(DippmError, match="convolutions"):
             Corrector(artefact, tensors | replace(fitted, inputs=inputs).tensors())
@@ -160,7 +166,7 @@ def test_a_network_whose_sizes_do_not_fit_is_not_read(
     sample: PhysicalSamples, shipped: tuple[AdditiveArtefact, dict[str, Any]], name: str, values: np.ndarray[Any, Any]
 ) -> None:
     artefact, tensors = shipped
-    own = _fitted(sample.node_features.reshape(-1, len(COLUMNS))).tensors()
+    own = _fitted(_read_by(artefact, sample)).tensors()
     own[f"{CONVOLUTIONS}{name}"] = values
     with pytest.raises(DippmError) as caught:
         Corrector(artefact, tensors | own)

@@ -161,7 +161,7 @@ def test_small_kernels_take_their_start_and_end(builder: Any) -> None:
     builder.node(OpKind.VIEW, [y], builder.N, 2, 4, alias_of=y)
     builder.node(OpKind.REDUCE, [y], builder.N, 1)
     least, _ = 1e3 * small_kernels_ms(_prepared(builder.graph(), "amp", 64))
-    assert least.tolist() == pytest.approx([1.52, 0.0, 3.02])
+    assert least.tolist() == pytest.approx([1.69473, 0.0, 3.05118])
 
 
 def test_small_kernels_take_the_cycles_of_a_better_card_and_large_ones_what_they_take(builder: Any) -> None:

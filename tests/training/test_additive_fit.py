@@ -41,6 +41,16 @@ def test_training_lowers_the_error(step_samples: AdditiveSamples, additive_setti
     assert error(40) < 0.5 * error(1)
 
 
+def test_times_to_learn_go_before_measured_ones(
+    step_samples: AdditiveSamples, additive_settings: AdditiveSettings
+) -> None:
+    settings, chosen = replace(additive_settings, epochs=40, members=1, width=16), step_samples.usable
+    doubled = replace(step_samples, learned_ms=2.0 * step_samples.measured_ms)
+    plain, told = (fit_additive(samples, chosen, settings) for samples in (step_samples, doubled))
+    ratio = told.predict_ms(step_samples, chosen) / plain.predict_ms(step_samples, chosen)
+    assert np.median(ratio) == pytest.approx(2.0, rel=0.2)
+
+
 def test_the_same_seed_gives_the_same_network(
     step_samples: AdditiveSamples, additive_settings: AdditiveSettings
 ) -> None:

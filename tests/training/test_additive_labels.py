@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -25,6 +27,19 @@ def test_every_family_is_left_out_once(step_samples: AdditiveSamples) -> None:
     for training, test in folds:
         families = [{step_samples.labels[position].recipe.family for position in part} for part in (training, test)]
         assert not families[0] & families[1]
+
+
+def test_families_under_two_names_are_left_out_together(step_samples: AdditiveSamples) -> None:
+    names = {step_samples.labels[position].recipe.family for position in step_samples.usable}
+    renamed = dict(zip(names, ("vit", "vision_transformer"), strict=True))
+    labels = tuple(
+        replace(label, recipe=replace(label.recipe, family=renamed[label.recipe.family]))
+        for label in step_samples.labels
+    )
+    assert len(family_folds(step_samples, folds=len(renamed))) == 2
+    with pytest.raises(UsageError) as caught:
+        family_folds(replace(step_samples, labels=labels), folds=2)
+    assert caught.value.code == "split.empty"
 
 
 def test_more_folds_than_families_are_an_error(step_samples: AdditiveSamples) -> None:

@@ -14,8 +14,10 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
+from dippm.costs.captured_time import UNTRACED
 from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.costs.kernels.model import load_kernel_model
+from dippm.datasets.captured_operators import captured_ms
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label import Label
@@ -43,6 +45,8 @@ from dippm.training.architecture_networks import (
     traced_operators,
 )
 
+# Kernels of three, four and three times one microsecond.
+_CAPTURED_MS = (10.0 * UNTRACED + 0.43 + 0.34 + 3 * 0.61) / 1e3
 _WIDTHS = tuple(range(16, 336, 16))
 
 
@@ -103,11 +107,14 @@ def _cache(tmp_path: Path, new_builder: Callable[[], Any]) -> GraphCache:
     return cache
 
 
-def test_what_lies_between_kernels_is_spread_over_them(cache: GraphCache) -> None:
-    # Ten microseconds of kernels, five kernels, fifteen of the call: one more for each.
-    found = traced_operators(_label(32, 0.015), _runs(32, us=1.0), cache)
-    assert sorted(mean_ms * count for mean_ms, count in found.values()) == pytest.approx([0.002, 0.002, 0.002, 0.009])
-    assert sum(mean_ms * count for mean_ms, count in found.values()) == pytest.approx(0.015)
+def test_kernels_take_what_the_call_takes(cache: GraphCache) -> None:
+    # Ten microseconds of five kernels, 2.6 between them in a captured graph, fifteen of the call.
+    runs = _runs(32, us=1.0)
+    scale = 0.015 / sum(captured_ms(run) for run in runs)
+    found = traced_operators(_label(32, 0.015), runs, cache)
+    times = sorted(mean_ms * count for mean_ms, count in found.values())
+    assert times == pytest.approx(sorted(scale * captured_ms(run) for run in runs))
+    assert sum(times) == pytest.approx(0.015)
 
 
 def test_kernels_that_the_tracer_held_up_are_taken_to_fill_the_call(cache: GraphCache) -> None:
@@ -136,13 +143,16 @@ def test_kernels_that_run_side_by_side_take_what_the_others_leave(
         cache.save(label.recipe.model_key, graph, fingerprint="split")
         return sorted(mean_ms * count for mean_ms, count in traced_operators(label, runs, cache).values())
 
-    # Half a microsecond lies before what runs alone.
-    assert found(0.0095) == pytest.approx([0.0035, 0.006])
+    alone, one_by_one = captured_ms(runs[1]), 0.015 * UNTRACED
+    assert found(alone + 0.006) == pytest.approx([alone, 0.006])
     # They take no longer than in the trace, and some time.
-    assert found(0.1) == pytest.approx([0.015, 0.085])
-    assert found(0.002) == pytest.approx([0.002 * 2.25 / 5.25, 0.002 * 3 / 5.25])
-    # In an eager call they run as in the trace, all alike.
-    assert found(0.034, runtime="eager") == pytest.approx([0.004, 0.03])
+    assert found(0.1) == pytest.approx([0.1 * each / (alone + one_by_one) for each in (alone, one_by_one)])
+    least = 0.15 * one_by_one
+    assert found(0.002) == pytest.approx([0.002 * each / (alone + least) for each in (least, alone)])
+    # In an eager call they run as in the trace, each behind the one before.
+    assert found(0.034, runtime="eager") == pytest.approx(
+        [0.034 * captured_ms(run) / sum(map(captured_ms, runs)) for run in reversed(runs)]
+    )
 
 
 def test_a_graph_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
@@ -158,8 +168,8 @@ def test_eager_calls_count_as_long_as_the_device_works(cache: GraphCache, tmp_pa
     places = {"cache": tmp_path / "graphs", "folder": tmp_path / "arrays"}
     samples = load_traced_samples(labels, traces, mode=Mode.INFERENCE, **places)
     assert [label.recipe for label in samples.labels] == [captured.recipe, eager.recipe]
-    # All but the launch; ten microseconds of kernels and one between each two of five.
-    assert samples.measured_ms.tolist() == pytest.approx([0.48, 0.015])
+    # All but the launch; five kernels as a captured graph runs them.
+    assert samples.measured_ms.tolist() == pytest.approx([0.48 / 1.009, _CAPTURED_MS])
     # Fits on other times of the same calls are other fits.
     slower = traces | {captured.key: _runs(32, us=2.0)}
     assert load_traced_samples(labels, traces, mode=Mode.INFERENCE, **places).key == samples.key
@@ -168,6 +178,7 @@ def test_eager_calls_count_as_long_as_the_device_works(cache: GraphCache, tmp_pa
     assert samples.traced.group_offsets.tolist()[-1] == len(samples.traced.log_ms)
     steps = load_traced_samples(labels, traces, mode=Mode.TRAINING, **places)
     assert [label.recipe for label in steps.labels] == [step.recipe]
+    # Ten microseconds of kernels and one between each two.
     assert steps.measured_ms.tolist() == pytest.approx([0.015])
 
 
@@ -182,7 +193,7 @@ def test_captured_calls_beside_other_processes_count_as_long_as_their_kernels_wi
         cache=tmp_path / "graphs",
         folder=tmp_path / "arrays",
     )
-    assert samples.measured_ms.tolist() == pytest.approx([0.0125])
+    assert samples.measured_ms.tolist() == pytest.approx([_CAPTURED_MS])
 
 
 def test_so_do_captured_calls_that_something_else_made_longer(cache: GraphCache, tmp_path: Path) -> None:
@@ -194,22 +205,54 @@ def test_so_do_captured_calls_that_something_else_made_longer(cache: GraphCache,
     places = {"cache": tmp_path / "graphs", "folder": tmp_path / "arrays"}
     traces = {label.key: _runs(32, us=1.0) for label in labels}
     samples = load_traced_samples(labels, traces, mode=Mode.INFERENCE, **places)
-    assert samples.measured_ms.tolist() == pytest.approx([0.48, 0.0125])
+    assert samples.measured_ms.tolist() == pytest.approx([0.48 / 1.009, _CAPTURED_MS])
     assert [is_captured_alone(label) for label in samples.labels] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("seen", "learned_ms"),
+    [
+        ({}, 0.48),
+        ({"device_time_ms": 0.477}, 0.47),  # 7 us between the events beside the kernels
+        ({"device_time_ms": 0.49, "latency_min_ms": 0.495}, 0.475),
+        ({"device_time_ms": 0.477, "latency_min_ms": 0.495}, 0.47),
+        ({"device_time_ms": 0.6, "latency_min_ms": 0.5}, 0.48),
+        ({"device_time_ms": 0.001}, 0.24),
+    ],
+)
+def test_networks_learn_the_least_that_was_seen_of_a_captured_call(
+    cache: GraphCache, tmp_path: Path, seen: dict[str, float], learned_ms: float
+) -> None:
+    captured, eager = (_label(width, 0.5, runtime=runtime) for width, runtime in ((32, "cuda-graph"), (48, "eager")))
+    labels = [replace(label, measurement=replace(label.measurement, **seen)) for label in (captured, eager)]
+    samples = load_traced_samples(
+        labels,
+        {label.key: _runs(32, us=1.0) for label in labels},
+        mode=Mode.INFERENCE,
+        cache=tmp_path / "graphs",
+        folder=tmp_path / "arrays",
+    )
+    # Predictions are tested on what users see.
+    assert samples.measured_ms.tolist() == pytest.approx([0.48 / 1.009, _CAPTURED_MS])
+    assert samples.learned_ms == pytest.approx([learned_ms, _CAPTURED_MS])
+    # What a call takes beside its kernels is spread over them.
+    assert samples.traced is not None
+    first = slice(*samples.traced.group_offsets[:2])
+    assert np.exp(samples.traced.log_ms[first]).sum() == pytest.approx(learned_ms)
 
 
 def test_the_shortest_calls_are_half_their_launch(cache: GraphCache, tmp_path: Path) -> None:
     label = _label(32, 0.03)
     places = {"cache": tmp_path / "graphs", "folder": tmp_path / "arrays"}
     samples = load_traced_samples([label], {label.key: _runs(32, us=1.0)}, mode=Mode.INFERENCE, **places)
-    assert samples.measured_ms.tolist() == pytest.approx([0.015])
+    assert samples.measured_ms.tolist() == pytest.approx([0.015 / 1.009])
 
 
-@pytest.mark.parametrize(("groups", "busy_ms"), [(4, 0.012), (16, 0.024)])
+@pytest.mark.parametrize(("groups", "busy_ms"), [(4, 0.012 * UNTRACED), (16, 0.0256688)])
 def test_split_convolutions_beside_other_processes_run_side_by_side(
     cache: GraphCache, new_builder: Callable[[], Any], tmp_path: Path, groups: int, busy_ms: float
 ) -> None:
-    """Four groups of four kernels, sixteen microseconds one after the other, take three quarters; others have gaps."""
+    """Four groups of four kernels, sixteen microseconds one after the other, take three quarters; others wait."""
     builder = new_builder()
     n, square = builder.N, {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": groups}
     weight = builder.weight(64, 64 // groups, 3, 3)
@@ -243,7 +286,9 @@ def test_errors_are_those_of_wall_times_measured_alone() -> None:
             test_distance=np.zeros(len(rows)),
         )
 
-    assert measured_errors(samples, [held(0, 2), held(1)])["mape_percent"] == pytest.approx(10.0)
+    assert measured_errors(samples, [held(0, 2), held(1)])["mape_percent"] == pytest.approx(
+        100.0 * 0.02 * 1.009 / (0.18 * 1.009 + 0.02)
+    )
     assert measured_errors(samples, [held(2)])["mape_percent"] == pytest.approx(0.0)
 
 

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 from dippm.costs.conditions import Conditions, Mode
+from dippm.datasets.captured_operators import captured_ms
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.graph_layers import list_layers
 from dippm.datasets.recipes.recipe import Recipe
@@ -96,15 +97,18 @@ def _samples(
 def test_layers_stand_behind_the_calls_and_are_not_among_them(cache: GraphCache, tmp_path: Path) -> None:
     samples = _samples(tmp_path, [_label(8), _label(16)], _traces(cache, 8, 0, 1) | _traces(cache, 16, 1))
     assert (len(samples), samples.usable.tolist(), samples.layers.tolist()) == (3, [0], [1, 2])
-    # Seven microseconds of two kernels and two of one, half a microsecond for each kernel.
-    assert samples.measured_ms[1:].tolist() == pytest.approx([2 * (0.008 + 0.0025), 0.008 + 0.0025])
+    # As a captured graph runs them: three and four microseconds of two kernels, and two of one.
+    conv_ms, relu_ms = captured_ms(_run("aten::conv2d", 3.0, 4.0)), captured_ms(_run("aten::relu_", 2.0))
+    assert samples.measured_ms[1:].tolist() == pytest.approx([2 * (conv_ms + relu_ms), conv_ms + relu_ms])
+    assert samples.learned_ms is not None
+    assert samples.learned_ms[1:].tolist() == samples.measured_ms[1:].tolist()
     traced, arrays = samples.traced, samples.arrays
     assert traced is not None
     spans = np.diff(arrays.node_offsets).tolist()
     assert spans[1:] == [4, 2]
     assert np.diff(traced.group_offsets).tolist()[1:] == np.diff(traced.member_offsets).tolist()[1:] == [4, 2]
     last = slice(traced.group_offsets[-2], traced.group_offsets[-1])
-    assert sorted(np.exp(traced.log_ms[last]).tolist()) == pytest.approx([0.0025, 0.008], rel=1e-5)
+    assert sorted(np.exp(traced.log_ms[last]).tolist()) == pytest.approx([relu_ms, conv_ms], rel=1e-5)
     assert traced.share[last].sum() == pytest.approx(1.0)
     features = arrays.node_features[arrays.node_offsets[1] :]
     assert features[:, AT["is_conv"]].sum() == 3

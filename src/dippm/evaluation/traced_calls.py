@@ -3,9 +3,9 @@
     python -m dippm.evaluation.traced_calls --labels data/labels/h200/labels.parquet data/labels/h100/labels.parquet
         --traces data/labels/h200/traces.parquet data/labels/h100/traces.parquet --report docs/reports/traced_calls.md
 
-A trace of the same call tells the time of each kernel. Before the first of them lies the launch of the graph, between
-two of them a gap, the same everywhere as far as anybody knows: the median. What is left is how calls and traces of
-calls differ.
+A trace of the same call tells the time of each kernel, and :mod:`dippm.costs.captured_time` what these take in a
+captured graph. Before the first of them lies the launch of the graph. What is left is how calls and traces of calls
+differ.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.host import GRAPH_LAUNCH_MS
+from dippm.datasets.captured_operators import captured_ms
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import read_parquet
 from dippm.datasets.store.traces import read_traces
 from dippm.evaluation.report_page import Section, Table, render_markdown
 from dippm.measuring.operator_run import OperatorRun
 
-__all__ = ["TracedCall", "explained_errors", "main", "median_gap_ms", "sections_of", "traced_calls"]
+__all__ = ["TracedCall", "explained_errors", "main", "sections_of", "traced_calls"]
 
 _SCATTERS = (0.0, 0.01, 0.03, 0.1, np.inf)
 _LENGTHS_MS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, np.inf)
@@ -41,15 +42,13 @@ class TracedCall:
         device: Name of the device.
         call_ms: Measured time of the call, mean of the timed ones.
         scatter: Standard deviation of the timed calls over their mean.
-        kernels_ms: Time of all kernels of the trace.
-        kernels: How many these are.
+        kernels_ms: Time of all kernels of the trace in a captured graph, with what lies between them.
     """
 
     device: str
     call_ms: float
     scatter: float
     kernels_ms: float
-    kernels: int
 
 
 def traced_calls(labels: Sequence[Label], traces: Mapping[str, Sequence[OperatorRun]]) -> list[TracedCall]:
@@ -63,37 +62,27 @@ def traced_calls(labels: Sequence[Label], traces: Mapping[str, Sequence[Operator
     for label in labels:
         conditions, measurement = label.configuration.conditions, label.measurement
         runs = traces.get(label.key, ())
-        kernels = sum(len(run.kernels) for run in runs)
         is_captured = conditions.runtime is Runtime.CUDA_GRAPH and conditions.mode is Mode.INFERENCE
-        if not kernels or not is_captured or not measurement.latency_ms:
+        if not any(run.kernels for run in runs) or not is_captured or not measurement.latency_ms:
             continue
         calls.append(
             TracedCall(
                 device=measurement.device,
                 call_ms=measurement.latency_ms,
                 scatter=(measurement.latency_std_ms or 0.0) / measurement.latency_ms,
-                kernels_ms=sum(run.duration_us for run in runs) / 1e3,
-                kernels=kernels,
+                kernels_ms=sum(captured_ms(run) for run in runs),
             )
         )
     return calls
 
 
-def median_gap_ms(calls: Sequence[TracedCall]) -> float:
-    """What lies between two kernels of a captured call, ms."""
-    return float(np.median([(call.call_ms - GRAPH_LAUNCH_MS - call.kernels_ms) / call.kernels for call in calls]))
-
-
-def explained_errors(calls: Sequence[TracedCall], gap_ms: float) -> npt.NDArray[np.float64]:
+def explained_errors(calls: Sequence[TracedCall]) -> npt.NDArray[np.float64]:
     """By what the launch, kernels and gaps are off the measured call, signed share of it, [n]."""
-    return np.array(
-        [(GRAPH_LAUNCH_MS + call.kernels_ms + call.kernels * gap_ms) / call.call_ms - 1.0 for call in calls]
-    )
+    return np.array([(GRAPH_LAUNCH_MS + call.kernels_ms) / call.call_ms - 1.0 for call in calls])
 
 
 def sections_of(calls: Sequence[TracedCall]) -> list[Section]:
     """The report."""
-    gap_ms = median_gap_ms(calls)
     groups = {"all": list(calls)}
     for device in sorted({call.device for call in calls}):
         groups[device] = [call for call in calls if call.device == device]
@@ -107,17 +96,16 @@ def sections_of(calls: Sequence[TracedCall]) -> list[Section]:
         Section(
             title="How much of a captured call its own kernels explain",
             text=[
-                f"Each of {len(calls)} captured calls was traced once more. The sum of its kernels, "
-                f"{1e3 * GRAPH_LAUNCH_MS:.0f} microseconds for the launch and {1e3 * gap_ms:.2f} between two kernels, "
-                "which is the median of all calls, beside the time that was measured: the error of a sum that knew "
-                "every kernel of the call. The rest is how the two runs differ: other processes on the device, clocks, "
-                "gaps that are not the same everywhere, kernels that the tracer slows down or has one after the other, "
-                "libraries that chose another kernel.",
+                f"Each of {len(calls)} captured calls was traced once more. The sum of its kernels, of what is waited "
+                f"for between them and of {1e3 * GRAPH_LAUNCH_MS:.0f} microseconds for the launch, beside the time "
+                "that was measured: the error of a sum that knew every kernel of the call. The rest is how the two "
+                "runs differ: other processes on the device, clocks, gaps that are not the same everywhere, kernels "
+                "that the tracer has one after the other, libraries that chose another kernel.",
             ],
             tables=[
                 Table(
                     header=["calls", "number", "mean absolute error, %", "median, %", "90 % below, %", "bias, %"],
-                    rows=[_row(name, explained_errors(own, gap_ms)) for name, own in groups.items() if own],
+                    rows=[_row(name, explained_errors(own)) for name, own in groups.items() if own],
                 )
             ],
         )

@@ -23,6 +23,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.captured_time import captured_us
 from dippm.costs.device_sheets import reached_tflops
 from dippm.costs.edges import IndexArray
 from dippm.costs.extra_work import joins_ms, placed_ms, windows_ms
@@ -59,8 +60,6 @@ _LEAST_KERNEL_US = {
 _LEAST_OTHER_US = 1.1
 # What nodes take at most beside what most_small_ms says of their cycles, over their time by the data sheet; assumed.
 _SLOW = 3.0
-# From the end of a kernel to the start of the next one in a captured graph, the median of 664, their launch apart.
-_BETWEEN_KERNELS_US = 0.42
 _LEAST_US_OF_KIND = tabulate(OpKind, lambda kind: _LEAST_KERNEL_US.get(kind, _LEAST_OTHER_US))
 # Formats that other units than tensor cores multiply at the rate of FP32, or at one that sheets name.
 _PLAIN = frozenset({Arithmetic.FP32, Arithmetic.TF32, Arithmetic.FP16, Arithmetic.BF16})
@@ -158,7 +157,7 @@ def small_kernels_ms(prepared: PreparedGraphs) -> FloatArray:
     Shapes:
         Result: [B, n_nodes].
     """
-    least_us = _LEAST_US_OF_KIND[prepared.compiled.plan.work.sizes.arrays.kind] + _BETWEEN_KERNELS_US
+    least_us = captured_us(_LEAST_US_OF_KIND)[prepared.compiled.plan.work.sizes.arrays.kind]
     result: FloatArray = np.where(prepared.node_bytes > 0.0, least_us * MILLI, 0.0)
     return result
 

@@ -284,16 +284,17 @@ def fit_additive(samples: AdditiveSamples, chosen: IndexArray, settings: Additiv
         )
     scale = FeatureScale.fit(samples, calls, settings.passed_over, ramps=settings.ramps)
     tensors = SampleTensors(samples if convolutions is None else convolutions.correct(samples), scale)
-    measured = torch.from_numpy(np.log(samples.measured_ms)).float()
+    learned_ms = samples.measured_ms if samples.learned_ms is None else samples.learned_ms
+    learned = torch.from_numpy(np.log(learned_ms)).float()
     members = tuple(
-        _fit_member(tensors, calls, measured, settings, seed=settings.seed + member)
+        _fit_member(tensors, calls, learned, settings, seed=settings.seed + member)
         for member in range(settings.members)
     )
     return FittedAdditive(members=members, scale=scale, convolutions=convolutions)
 
 
 def _fit_member(
-    tensors: SampleTensors, chosen: IndexArray, measured: Tensor, settings: AdditiveSettings, *, seed: int
+    tensors: SampleTensors, chosen: IndexArray, learned: Tensor, settings: AdditiveSettings, *, seed: int
 ) -> AdditiveNetwork:
     torch.manual_seed(seed)
     random = np.random.default_rng(seed)
@@ -310,7 +311,7 @@ def _fit_member(
             part = order[first : first + settings.batch_size]
             batch = tensors.batch(part)
             class_ms = batch.class_ms(network, deaf=settings.deaf)
-            loss = (batch.log_ms(class_ms) - measured[part]).abs().mean()
+            loss = (batch.log_ms(class_ms) - learned[part]).abs().mean()
             if batch.traced is not None:
                 loss = loss + settings.operator_weight * batch.operator_error(class_ms)
             optimizer.zero_grad()

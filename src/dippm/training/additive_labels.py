@@ -109,7 +109,7 @@ def family_folds(samples: AdditiveSamples, *, folds: int) -> list[tuple[IndexArr
         UsageError: ``split.empty`` where there are fewer families than folds.
     """
     labels = [samples.labels[index] for index in samples.usable]
-    family = np.array([label.recipe.family for label in labels])
+    family = np.array([label.recipe.lineage for label in labels])
     names, counts = np.unique(family, return_counts=True)
     if len(names) < folds:
         raise UsageError(f"{len(names)} families cannot make {folds} folds.", code="split.empty")

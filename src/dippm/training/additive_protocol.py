@@ -87,12 +87,12 @@ def with_layers(
     """
     recipes = [samples.labels[sample].recipe for sample in held]
     models = {recipe.model_key for recipe in recipes}
-    families = {recipe.family for recipe in recipes} if holds_families else set()
+    families = {recipe.lineage for recipe in recipes} if holds_families else set()
     free = [
         sample
         for sample in samples.layers
         for recipe in [samples.labels[sample].recipe]
-        if recipe.model_key not in models and recipe.family not in families
+        if recipe.model_key not in models and recipe.lineage not in families
     ]
     return np.concatenate([training, np.array(free, dtype=np.int64)])
 

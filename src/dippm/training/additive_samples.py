@@ -102,7 +102,7 @@ class AdditiveSamples:
     Args:
         labels: The label of each sample, with the hash of its graph.
         arrays: Arrays of all samples.
-        measured_ms: Measured time of each sample, [S].
+        measured_ms: Measured time of each sample, which predictions are tested on, [S].
         usable: Samples whose graph is of the model that was measured: names change their meaning between releases of
             a library, and the number of weights tells.
         rates: Sustained rates of the plain sum.
@@ -110,6 +110,8 @@ class AdditiveSamples:
         traced: Times of their operators where calls were traced, else None.
         layers: Samples that are no calls, but some layers of a model, measured by themselves: networks learn from them,
             and are not tested on them.
+        learned_ms: The time of each sample that networks learn, [S], where it is another than the measured one: without
+            what the host added to it.
     """
 
     labels: tuple[Label, ...]
@@ -120,6 +122,7 @@ class AdditiveSamples:
     key: str
     traced: TracedOperators | None = None
     layers: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    learned_ms: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)

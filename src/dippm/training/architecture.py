@@ -212,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     splits = {
         "models left out": np.array([row.label.recipe.model_key for row in rows]),
-        "families left out": np.array([row.label.recipe.family for row in rows]),
+        "families left out": np.array([row.label.recipe.lineage for row in rows]),
     }
     scores = np.zeros(len(rows))
     for split, names in splits.items():

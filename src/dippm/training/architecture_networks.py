@@ -5,20 +5,19 @@
 --layer-traces data/labels/h200/layer-traces.parquet --cache graphs`` fits the additive networks on calls of its GPUs,
 or with ``--mode training`` on their training steps, in all precisions and layouts that were traced:
 
-1. *Rows*: every traced call. Captured ones have their measured time but for the launch of the graph; of eager ones,
-   which wait for the host, the time of their kernels counts, with the least gap between two of them. Training steps are
-   all eager. Captured calls of a device that other processes hold too (source ``dippm-shared``) have shorter gaps than
-   users will see, and calls that scatter by more than a tenth longer ones: of these too the time of their kernels
-   counts, with the gap that captured calls have in the median, and groups of split convolutions side by side as the
-   plain sum has them.
+1. *Rows*: every traced call. Learned of captured ones is the least that was seen of them but for the launch of the
+   graph, between CUDA events in the mean or in the fastest run, as a host only adds; tested is the mean. Of eager ones,
+   which wait for the host, the time of their kernels counts, as a captured graph runs them (see
+   :mod:`dippm.costs.captured_time`). It does too of captured calls of a device that other processes hold as well
+   (source ``dippm-shared``), and of those that scatter by more than a tenth; groups of split convolutions are side by
+   side there as the plain sum has them. Training steps are all eager, and have the least gap between two kernels.
 2. *Rates*: those of the plain sum at inference, of training steps that of batch norms too, from their traces; but the
    architecture's own for small kernels, memory and its cache, and of calls also for windows of pooling, blocks of group
    norms, planes of resized images and groups of split depthwise convolutions, of which few labels tell, and blocks and
    elements of concatenations: DenseNets that were left out were met within 14 % without the latter, and within 8 with
    them. Steps of families that were left out were met better without any of these, 11.3 % off for 12.4, and calls with
    its own for convolutions too worse, 11.3 % off for 10.7.
-3. *Loss*: the error of the call, and those of its operators by their share of it. What lies between the kernels of a
-   captured call is spread over them.
+3. *Loss*: the error of the call, and those of its operators by their share of it, which together take what it takes.
 4. *Convolutions*, of calls: a network of their own corrects the plain sum first (see
    :mod:`dippm.models.convolution`). It learns from each of them that was traced, and from layers that were measured by
    themselves, of which there are more than traces have different ones. The others learn on top of it, from calls alone.
@@ -51,11 +50,12 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.captured_time import UNTRACED
 from dippm.costs.conditions import Mode, Runtime
-from dippm.costs.edges import IndexArray
 from dippm.costs.host import GRAPH_LAUNCH_MS
 from dippm.costs.rates import architecture_of
 from dippm.costs.split_convolutions import share_side_by_side
+from dippm.datasets.captured_operators import captured_ms
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.label_graphs import build_label_graphs, load_label_graph
 from dippm.datasets.selection import is_disturbed
@@ -65,6 +65,7 @@ from dippm.datasets.store.traces import read_traces
 from dippm.devices import find_device
 from dippm.features.physical import PhysicalPlan
 from dippm.measuring.operator_run import OperatorRun
+from dippm.predictors.additive import MORE_THAN_LEAST
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, manifest_path, write_tensors
 from dippm.predictors.calibration import Calibration
 from dippm.training.additive import FOLDS, describe_errors, train_additive
@@ -96,9 +97,9 @@ SHARED_SOURCE = "dippm-shared"
 """Source of labels that were taken while other processes held the device too."""
 
 _EAGER_GAP_MS = 1e-3
-# The median of 662 captured calls of an H200 that no other process held, their launch spread over the kernels; 0.42
-# without it.
-_CAPTURED_GAP_MS = 0.5e-3
+# What lies between two CUDA events beside the kernels of a captured graph and their gaps: the median of 57 calls of up
+# to a millisecond.
+_EVENTS_MS = 0.007
 # Split convolutions have two groups at least, with four kernels for each in NCHW.
 _FEWEST_KERNELS = 8
 # What kernels take side by side at least of what they take one after the other.
@@ -170,13 +171,24 @@ def load_traced_samples(
         rates = rates.changed({name: getattr(own, name) for name in _LAWS[mode]})
     samples = build_additive_samples(chosen, cache=cache, folder=folder, parameters_m={}, rates=rates)
     graphs = GraphCache(cache)
-    operators = [traced_operators(label, traces[label.key], graphs) for label in samples.labels]
+    as_timed = {label.key: label for label in labels}
+    learned_ms = np.array(
+        [
+            _least_ms(as_timed[label.key], busy_ms)
+            for label, busy_ms in zip(samples.labels, samples.measured_ms.tolist(), strict=True)
+        ]
+    )
+    operators = [
+        traced_operators(label, traces[label.key], graphs, call_ms=call_ms)
+        for label, call_ms in zip(samples.labels, learned_ms.tolist(), strict=True)
+    ]
     traced = _join(operators)
     made_of = [samples.key.encode(), *(getattr(traced, each.name).tobytes() for each in fields(traced))]
-    samples = replace(samples, traced=traced, key=hashlib.sha256(b"".join(made_of)).hexdigest()[:16])
+    key = hashlib.sha256(b"".join([*made_of, learned_ms.tobytes()])).hexdigest()[:16]
+    samples = replace(samples, traced=traced, learned_ms=learned_ms, key=key)
     if not layers:
         return samples
-    return add_layers(samples, layers, layer_traces, gap_ms=_CAPTURED_GAP_MS, cache=cache, folder=folder)
+    return add_layers(samples, layers, layer_traces, cache=cache, folder=folder)
 
 
 def add_traced_arguments(parser: argparse.ArgumentParser) -> None:
@@ -206,7 +218,7 @@ def read_traced_samples(options: argparse.Namespace, *, mode: Mode, jobs: int = 
 
 
 def traced_operators(
-    label: Label, runs: Sequence[OperatorRun], graphs: GraphCache
+    label: Label, runs: Sequence[OperatorRun], graphs: GraphCache, *, call_ms: float | None = None
 ) -> dict[tuple[int, ...], tuple[float, int]]:
     """Of each group of operators, by their classes: the mean time, ms, and how many groups are like it.
 
@@ -214,6 +226,7 @@ def traced_operators(
         label: The call.
         runs: Its trace.
         graphs: Cache that holds its graph.
+        call_ms: What the call takes; that of the label where None is given.
     """
     cached = load_label_graph(label, graphs)
     if cached is None:
@@ -222,19 +235,16 @@ def traced_operators(
     graph = graph_that_ran(cached.graph, label)
     plan = PhysicalPlan.from_graph(graph, conditions.precision, conditions.runtime)
     matches = list(match_operators(graph, label.recipe.batch, runs))
-    run_ms = np.array([run.duration_us for run in runs]) / 1e3
-    launched = np.array([len(run.kernels) for run in runs])
-    call_ms = label.measurement.latency_ms or float(run_ms.sum())
+    run_ms = _run_ms(label, runs)
+    call_ms = call_ms or label.measurement.latency_ms or float(run_ms.sum())
     if _is_captured(label):
-        _run_side_by_side(run_ms, launched, list(_split_runs(runs)), call_ms)
-    kernels_ms = float(run_ms.sum())
-    # A call that is shorter than its kernels were under the tracer ran them faster.
-    scale, gap_ms = min(call_ms / kernels_ms, 1.0), max(call_ms - kernels_ms, 0.0) / max(int(launched.sum()), 1)
+        _run_side_by_side(run_ms, list(_split_runs(runs)), call_ms)
+    run_ms *= call_ms / float(run_ms.sum())
     total_ms: dict[tuple[int, ...], float] = defaultdict(float)
     count: dict[tuple[int, ...], int] = defaultdict(int)
     for matched in matches:
         classes = tuple(sorted(own for node in matched.nodes if (own := int(plan.class_of[node])) >= 0))
-        total_ms[classes] += sum(run_ms[place] * scale + launched[place] * gap_ms for place in matched.runs)
+        total_ms[classes] += sum(run_ms[place] for place in matched.runs)
         count[classes] += 1
     return {classes: (total_ms[classes] / count[classes], count[classes]) for classes in total_ms if classes}
 
@@ -251,27 +261,24 @@ def _split_runs(runs: Sequence[OperatorRun]) -> dict[int, int]:
     return found
 
 
-def _run_side_by_side(run_ms: FloatArray, launched: IndexArray, split: list[int], call_ms: float) -> None:
-    """Give kernels that run side by side what is left of a captured call when all others have run, and no gaps.
+def _run_side_by_side(run_ms: FloatArray, split: list[int], call_ms: float) -> None:
+    """Give kernels that run side by side what is left of a captured call when all others have run.
 
     A trace, in which they run one after the other, does not tell what they take; see
     :mod:`dippm.costs.split_convolutions`.
 
     Args:
-        run_ms: Time of each operator's kernels in the trace; changed in place.
-        launched: How many these are; likewise.
+        run_ms: Time of each operator's kernels; changed in place.
         split: Which operators have such kernels.
         call_ms: Time of the call.
 
     Shapes:
-        run_ms, launched: [n].
+        run_ms: [n].
     """
     split_ms = float(run_ms[split].sum())
-    if split_ms <= 0.0:
-        return
-    others_ms = float(run_ms.sum()) - split_ms + _CAPTURED_GAP_MS * int(launched.sum() - launched[split].sum())
-    run_ms[split] *= np.clip((call_ms - others_ms) / split_ms, _LEAST_SIDE_BY_SIDE, 1.0)
-    launched[split] = 0
+    if split_ms > 0.0:
+        others_ms = float(run_ms.sum()) - split_ms
+        run_ms[split] *= np.clip((call_ms - others_ms) / split_ms, _LEAST_SIDE_BY_SIDE, 1.0)
 
 
 def architecture_settings(mode: Mode) -> AdditiveSettings:
@@ -288,22 +295,52 @@ def architecture_settings(mode: Mode) -> AdditiveSettings:
 def _as_busy(label: Label, runs: Sequence[OperatorRun]) -> Label:
     """The label with the time for which the device is busy, which scatters as much as it did."""
     measurement = label.measurement
-    wall_ms, std_ms = measurement.latency_ms or math.nan, measurement.latency_std_ms
-    busy_ms = max(wall_ms - GRAPH_LAUNCH_MS, wall_ms / 2.0) if is_captured_alone(label) else _kernels_ms(label, runs)
+    busy_ms = _unlaunched_ms(label) / MORE_THAN_LEAST if is_captured_alone(label) else _kernels_ms(label, runs)
+    std_ms, wall_ms = measurement.latency_std_ms, measurement.latency_ms or math.nan
     scaled_ms = None if std_ms is None else std_ms * busy_ms / wall_ms
     return replace(label, measurement=replace(measurement, latency_ms=busy_ms, latency_std_ms=scaled_ms))
 
 
+def _unlaunched_ms(label: Label) -> float:
+    """Time of a captured call but for the launch of its graph."""
+    wall_ms = label.measurement.latency_ms or math.nan
+    return max(wall_ms - GRAPH_LAUNCH_MS, wall_ms / 2.0)
+
+
+def _least_ms(label: Label, busy_ms: float) -> float:
+    """The least time for which a captured call was seen to keep the device busy, of others the one that they have.
+
+    Args:
+        label: The call as it was timed.
+        busy_ms: The time that :func:`_as_busy` gave it.
+    """
+    if not is_captured_alone(label):
+        return busy_ms
+    unlaunched_ms, measurement = _unlaunched_ms(label), label.measurement
+    events_ms = (measurement.device_time_ms or math.nan) - _EVENTS_MS
+    fastest_ms = (measurement.latency_min_ms or math.nan) - GRAPH_LAUNCH_MS
+    return max(float(np.nanmin([unlaunched_ms, events_ms, fastest_ms])), unlaunched_ms / 2.0)
+
+
 def _kernels_ms(label: Label, runs: Sequence[OperatorRun]) -> float:
-    """What the kernels of a trace take, and the gaps between them, as the call runs them."""
-    gap_ms = _CAPTURED_GAP_MS if _is_captured(label) else _EAGER_GAP_MS
-    run_ms = np.array([run.duration_us / 1e3 + len(run.kernels) * gap_ms for run in runs])
+    """What the kernels of a trace take, and the gaps between them."""
+    run_ms = _run_ms(label, runs)
     if _is_captured(label) and (split := _split_runs(runs)):
         most = Calibration.read().rates.on(find_device(label.measurement.device)).side_by_side
         place, groups = list(split), np.array(list(split.values()), dtype=float)
-        one_by_one_ms = np.array([runs[own].duration_us for own in place]) / 1e3
-        run_ms[place] = one_by_one_ms * share_side_by_side(one_by_one_ms, groups, most=most)
+        run_ms[place] *= share_side_by_side(run_ms[place], groups, most=most)
     return float(run_ms.sum())
+
+
+def _run_ms(label: Label, runs: Sequence[OperatorRun]) -> FloatArray:
+    """Time of each operator's kernels in a captured graph, of a training step in an eager one, gaps included, [n]."""
+    if label.configuration.conditions.mode is Mode.TRAINING:
+        return np.array([run.duration_us / 1e3 + len(run.kernels) * _EAGER_GAP_MS for run in runs])
+    result = np.array([captured_ms(run) for run in runs])
+    # No kernel of these waits for the one before.
+    split = list(_split_runs(runs)) if _is_captured(label) else []
+    result[split] = [UNTRACED * runs[place].duration_us / 1e3 for place in split]
+    return result
 
 
 def is_captured_alone(label: Label) -> bool:
@@ -312,8 +349,8 @@ def is_captured_alone(label: Label) -> bool:
 
 
 def captured_wall_ms(busy_ms: FloatArray) -> FloatArray:
-    """Wall time of captured calls that keep the device busy for so long; busy_ms and result: [...]."""
-    return busy_ms + GRAPH_LAUNCH_MS
+    """Wall time in the mean of captured calls that keep the device busy for so long at least; [...] as is given."""
+    return MORE_THAN_LEAST * busy_ms + GRAPH_LAUNCH_MS
 
 
 def _is_captured(label: Label) -> bool:

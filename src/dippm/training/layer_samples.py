@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dippm.datasets.captured_operators import captured_ms
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.graph_layers import list_layers
 from dippm.datasets.label_graphs import load_label_graph
@@ -32,7 +33,6 @@ def add_layers(
     labels: Sequence[Label],
     traces: Mapping[str, Sequence[OperatorRun]],
     *,
-    gap_ms: float,
     cache: Path,
     folder: Path,
 ) -> AdditiveSamples:
@@ -45,7 +45,6 @@ def add_layers(
         samples: Traced calls.
         labels: Models, batches and conditions whose layers were measured.
         traces: The operators of each layer, by its text.
-        gap_ms: What lies between two kernels, ms.
         cache: Folder of the graph cache.
         folder: Where the arrays are kept.
     """
@@ -54,26 +53,26 @@ def add_layers(
     timed = [replace(each, measurement=replace(each.measurement, latency_ms=1.0)) for each in labels]
     whole = build_additive_samples(timed, cache=cache, folder=folder, parameters_m={}, rates=samples.rates)
     graphs = GraphCache(cache)
-    own_ms = [_operator_ms(label, known, graphs, gap_ms=gap_ms) for label in whole.labels]
+    own_ms = [_operator_ms(label, known, graphs) for label in whole.labels]
     chosen = [position for position, own in enumerate(own_ms) if own]
     parts = [_part_of(whole.arrays, position, np.array(sorted(own_ms[position]))) for position in chosen]
     times = [np.array([own_ms[position][own] for own in sorted(own_ms[position])]) for position in chosen]
     arrays = _join([samples.arrays, *parts])
+    layers_ms = np.array([own.sum() for own in times])
     key = hashlib.sha256(b"".join([samples.key.encode(), whole.key.encode(), *(own.tobytes() for own in times)]))
     return replace(
         samples,
         labels=(*samples.labels, *(whole.labels[position] for position in chosen)),
         arrays=arrays,
-        measured_ms=np.concatenate([samples.measured_ms, [own.sum() for own in times]]),
+        measured_ms=np.concatenate([samples.measured_ms, layers_ms]),
+        learned_ms=None if samples.learned_ms is None else np.concatenate([samples.learned_ms, layers_ms]),
         key=key.hexdigest()[:16],
         traced=None if samples.traced is None else _join_traced(samples.traced, times),
         layers=len(samples) + np.arange(len(chosen)),
     )
 
 
-def _operator_ms(
-    label: Label, known: dict[Layer, Sequence[OperatorRun]], graphs: GraphCache, *, gap_ms: float
-) -> dict[int, float]:
+def _operator_ms(label: Label, known: dict[Layer, Sequence[OperatorRun]], graphs: GraphCache) -> dict[int, float]:
     """Mean time of each class of operators that is in a layer of this label, ms; these layers are known no longer."""
     cached = load_label_graph(label, graphs)
     if cached is None:
@@ -83,7 +82,7 @@ def _operator_ms(
     found: dict[int, list[float]] = defaultdict(list)
     for each in list_layers(cached.graph, label.recipe.batch, conditions):
         for node, run in zip(each.nodes, known.pop(each.layer, ()), strict=False):
-            found[int(plan.class_of[node])].append(run.duration_us / 1e3 + len(run.kernels) * gap_ms)
+            found[int(plan.class_of[node])].append(captured_ms(run))
     return {own: float(np.mean(times)) for own, times in found.items() if min(times) > 0.0}
 
 

@@ -136,7 +136,7 @@ def read_own_points(labels: Sequence[Label], cache: GraphCache, predictor: Physi
                 latency_ms=latency_ms,
                 power_share=power_w / device.board_power_w,
                 model=label.recipe.model_key,
-                family=label.recipe.family,
+                family=label.recipe.lineage,
                 key=label.key,
             )
         )

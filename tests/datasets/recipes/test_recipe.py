@@ -49,6 +49,19 @@ def test_a_key_is_of_all_that_decides_what_is_run(changes: dict[str, Any], same_
     assert len(recipe.key) == len(recipe.model_key) == 16
 
 
+def test_a_family_has_one_name_in_all_sets() -> None:
+    def lineage(family: str) -> str:
+        inputs = InputShapes(positional=(InputEntry(shape=(3, 32, 32)),))
+        return Recipe(collection="set", family=family, architecture="timm:vit", inputs=inputs, batch=1).lineage
+
+    assert [lineage(family) for family in ("vision_transformer", "vit", "swin_transformer", "resnet")] == [
+        "vit",
+        "vit",
+        "swin",
+        "resnet",
+    ]
+
+
 def test_keys_stay_what_they_are() -> None:
     """Stores name their rows by them."""
     assert (make().model_key, make().key) == ("cc941ff0fd5d2013", "96388ff87d380f7b")

@@ -11,6 +11,7 @@ from dippm.costs.conditions import Layout, Mode, Optimizer
 from dippm.costs.precision import Precision
 from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
 from dippm.features.physical import COLUMNS, PhysicalPlan
+from dippm.graph import OpKind
 
 
 @pytest.mark.parametrize("device", ["A100", "P4", "RTX 4090"])
@@ -43,6 +44,22 @@ def test_layout_and_mode_are_inputs(chain: Any, at: Any, column: Any) -> None:
     is_convolution = column(nhwc, "is_conv") == 1
     assert (column(nhwc, "channels_last_convolution") == is_convolution).all()
     assert column(at(plan, 8, mode=Mode.TRAINING), "training").all()
+
+
+@pytest.mark.parametrize(
+    ("channels", "precision", "is_split"),
+    [(512, Precision.AMP, [1, 1]), (664, Precision.AMP, [1, 0]), (664, Precision.FP32, [0, 0])],
+)
+def test_convolutions_that_are_run_by_group_are_marked(
+    channels: int, precision: Precision, is_split: list[int], builder: Any, at: Any, column: Any
+) -> None:
+    n, square = builder.N, {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 8}
+    image = builder.input(n, channels, 8, 8)
+    x = builder.node(OpKind.CONV, [image, builder.weight(channels, channels // 8, 3, 3)], n, channels, 8, 8, **square)
+    graph = builder.graph(builder.node(OpKind.RELU, [x], n, channels, 8, 8))
+    plan = PhysicalPlan.from_graph(graph, precision)
+    marked = column(at(plan, 3, 4, precision=precision), "is_split")
+    assert marked.T.tolist() == [is_split, [0, 0]]
 
 
 def test_a_training_step_has_all_phases_and_its_own_precision(chain: Any, at: Any, column: Any) -> None:

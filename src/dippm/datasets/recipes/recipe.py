@@ -16,6 +16,14 @@ __all__ = ["Recipe"]
 
 Argument = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 _KEY_DIGITS = 16
+# Models that are asked for by name have as their family the file of timm that they are in, of which these hold what
+# drawn ones have under another name.
+_LINEAGES = {
+    "metaformer": "poolformer",
+    "mobilenetv3": "mobilenet",
+    "swin_transformer": "swin",
+    "vision_transformer": "vit",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +32,7 @@ class Recipe:
 
     Args:
         collection: The set that it belongs to, such as ``"dippm-zoo"``.
-        family: Family within the set, such as ``"resnet"``; what stratified orders and held-out families go by.
+        family: Family within the set, such as ``"resnet"``; what stratified orders go by.
         architecture: What builds it: a name that :mod:`dippm.datasets.recipes.building` knows.
         arguments: Keyword arguments of the builder.
         inputs: Shapes of the inputs per sample, by position or by name.
@@ -37,6 +45,11 @@ class Recipe:
     arguments: Mapping[str, Argument] = field(default_factory=dict, hash=False)
     inputs: InputShapes = field(hash=False)
     batch: int
+
+    @property
+    def lineage(self) -> str:
+        """The family under one name in all sets: what held-out families go by."""
+        return _LINEAGES.get(self.family, self.family)
 
     @property
     def model_key(self) -> str:

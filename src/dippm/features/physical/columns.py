@@ -100,6 +100,7 @@ _DYNAMIC = (
     "last_wave",
     "row_width",
     "window",
+    "is_split",
 )
 _CONDITIONS = ("nhwc", "channels_last", "channels_last_convolution", "training")
 

@@ -19,6 +19,7 @@ from dippm.costs.numbering import is_first, number_rows, number_values
 from dippm.costs.polynomial import FloatArray, evaluate, scatter_add
 from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.rates import Rates
+from dippm.costs.split_convolutions import run_by_group
 from dippm.costs.tensor_rates import tensor_tflops
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph
 from dippm.costs.workload import Workload, WorkloadAt
@@ -223,6 +224,8 @@ class PhysicalPlan:
         changing[:, :, _AT["channels_last"]] = is_last
         changing[:, :, _AT["channels_last_convolution"]] = is_last & (self.static[:, AT["kernel"]] > 0)
         changing[:, :, _AT["training"]] = conditions.mode is Mode.TRAINING
+        split, groups = run_by_group(self.kernels, at.convolution, layout=conditions.layout)
+        changing[:, self.class_of[split], _AT["is_split"]] = groups > 0.0
         return PhysicalSamples(static=self.static, changing=changing, kernel_ms=busy.take(self.node, axis=1))
 
     def _fill_in(self, at: WorkloadAt, busy: FloatArray, device: DeviceSpec) -> Float32Array:
