@@ -11,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.captured_time import EAGER_WAIT_US, waited_us
 from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
@@ -47,9 +48,6 @@ learned: the median of 1,049 captured calls on an H100 and an H200, of which eig
 
 _KEPT_PLANS = 8
 _KEPT_CARDS = 256
-# What a kernel of an eager call waits for beside what one of a captured graph does, from which networks of an
-# architecture learned: the median of 11 steady calls on an H100 and an H200, whose kernels a trace tells.
-_EAGER_MS = 1.4e-3
 # A precision that runs the kernels of another one, at the same rates, on devices that have this unit.
 _ALIKE = {Precision.AMP_BF16: (Precision.AMP, "bf16_tensor")}
 # Whole models in 16 bits, and the autocast that runs the same kernels; with TF32 allowed for products, what FP32 runs
@@ -324,7 +322,9 @@ class AdditivePredictor:
         if corrector.artefact.architectures and conditions.mode is Mode.INFERENCE:
             class_ms = MORE_THAN_LEAST * class_ms
             if conditions.runtime is Runtime.EAGER:
-                class_ms += _EAGER_MS * physical.launches
+                launches = physical.launches
+                captured_us = 1e3 * class_ms / np.maximum(launches, 1.0)
+                class_ms += launches * (EAGER_WAIT_US - waited_us(captured_us)) / 1e3
         # Views are of no class: they find the last place, which takes no time.
         of_classes = np.concatenate([class_ms, np.zeros((len(class_ms), 1))], axis=1)
         result: FloatArray = of_classes.take(physical.class_of, axis=1, mode="wrap")
