@@ -17,6 +17,7 @@ pytest.importorskip("scipy")
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 from dippm.costs.conditions import Conditions
+from dippm.costs.host import GRAPH_LAUNCH_MS
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label import OWN_SOURCE, Label
 from dippm.datasets.store.parquet import export_parquet
@@ -24,6 +25,7 @@ from dippm.datasets.store.traces import write_traces
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
+from dippm.predictors.additive import MORE_THAN_LEAST
 from dippm.predictors.calibration import ARTEFACT_PATH, Calibration
 from dippm.training import architecture_networks, left_out_energy, published_power
 from dippm.training.additive_protocol import HeldOut
@@ -149,7 +151,7 @@ def test_the_command_leaves_models_and_families_out(
     idles: list[float] = []
     groups: list[Any] = []
 
-    def held(samples: Any, ms: float) -> list[HeldOut]:
+    def held(samples: Any, wall_ms: float) -> list[HeldOut]:
         nothing = np.zeros(0)
         rows = np.arange(len(samples.labels))
         return [
@@ -158,7 +160,7 @@ def test_the_command_leaves_models_and_families_out(
                 validation_ms=nothing,
                 validation_distance=nothing,
                 test=rows,
-                test_ms=np.full(len(rows), ms),
+                test_ms=np.full(len(rows), (wall_ms - GRAPH_LAUNCH_MS) / MORE_THAN_LEAST),
                 test_distance=np.zeros(len(rows)),
             )
         ]
@@ -175,8 +177,8 @@ def test_the_command_leaves_models_and_families_out(
         return leave_out(own, times, group_of, idle=idle)
 
     monkeypatch.setattr(architecture_networks, "load_traced_samples", lambda own, *_, **__: SimpleNamespace(labels=own))
-    monkeypatch.setattr(left_out_energy, "predict_models", lambda samples, *_, **__: held(samples, 9.98))
-    monkeypatch.setattr(left_out_energy, "predict_families", lambda samples, *_, **__: held(samples, 10.98))
+    monkeypatch.setattr(left_out_energy, "predict_models", lambda samples, *_, **__: held(samples, 10.0))
+    monkeypatch.setattr(left_out_energy, "predict_families", lambda samples, *_, **__: held(samples, 11.0))
     monkeypatch.setattr(published_power, "read_own_points", read)
     monkeypatch.setattr(left_out_energy, "leave_out", recorded)
     report = tmp_path / "report.md"
