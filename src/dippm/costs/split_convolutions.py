@@ -80,9 +80,9 @@ def run_by_group(plan: KernelPlan, sizes: ConvolutionSizes, *, layout: Layout) -
     if not may_be_split.any():
         return np.zeros(0, dtype=np.int64), np.zeros((len(sizes.batch), 0))
     read, written = (channels[0] / sizes.groups for channels in (sizes.in_channels, sizes.out_channels))
-    is_wide = (sizes.groups <= _FEW_GROUPS) | (read != written)
-    is_wide = is_wide | ((read >= _WIDE) & ((read <= _WIDEST) | (sizes.batch <= _FEW_SAMPLES)))
-    is_split = may_be_split & is_wide & (read >= _NARROW) & (sizes.kernel_depth == 1.0)
+    is_wide = (read >= _WIDE) & ((read <= _WIDEST) | (sizes.batch <= _FEW_SAMPLES))
+    has_own = (sizes.groups <= _FEW_GROUPS) | (read != written) | is_wide
+    is_split = may_be_split & has_own & (read >= _NARROW) & (sizes.kernel_depth == 1.0)
     is_split |= split_depthwise(plan, sizes, layout=layout)
     chosen = np.flatnonzero(is_split.any(axis=0))
     return sizes.node[chosen], np.where(is_split, sizes.groups, 0.0)[:, chosen]

@@ -32,7 +32,7 @@ class Recipe:
 
     Args:
         collection: The set that it belongs to, such as ``"dippm-zoo"``.
-        family: Family within the set, such as ``"resnet"``; what stratified orders go by.
+        family: Family within the set, such as ``"resnet"``; what stratified orders and splits of a set go by.
         architecture: What builds it: a name that :mod:`dippm.datasets.recipes.building` knows.
         arguments: Keyword arguments of the builder.
         inputs: Shapes of the inputs per sample, by position or by name.
@@ -48,7 +48,7 @@ class Recipe:
 
     @property
     def lineage(self) -> str:
-        """The family under one name in all sets: what held-out families go by."""
+        """The family under one name in all sets: what trainings on several sets leave out by."""
         return _LINEAGES.get(self.family, self.family)
 
     @property
