@@ -174,6 +174,7 @@ def test_calls_side_by_side_take_what_each_takes_alone() -> None:
                 lambda place=place: launched[place][0],  # type: ignore[misc]
                 times[place],
                 half_width=None if place == 1 else np.full(2, 0.1),
+                paused=0.0 if place == 0 else 0.25 * busy[place],
             )
             for place in places
         ]
@@ -190,6 +191,18 @@ def test_calls_side_by_side_take_what_each_takes_alone() -> None:
     assert together.latency_ms[:, 0] == pytest.approx(plain)
     assert together.latency_ms[:, 2].tolist() == [0.0, 0.0]
     assert together.knows_interval.tolist() == 2 * [[True, False, True]]
+    # Nodes that never run pause as little as they run; what is lengthened pauses for as long as before.
+    paused = together.paused_once_ms(np.concatenate(times))
+    assert paused == pytest.approx(np.concatenate([0.0 * busy[0], 0.25 * busy[1], np.zeros((2, 1))], axis=1))
+
+
+def test_no_node_pauses_for_longer_than_it_takes() -> None:
+    times, busy = np.array([1.0, 2.0]), np.full((1, 2), 2.0)
+    calls = latency.LatencyBreakdown.of(busy, lambda: np.zeros(2), times, paused=np.array([[0.5, 1.5]]))
+    assert calls.paused_once_ms(times).tolist() == [[0.5, 1.5]]
+    assert calls.at_most(np.array([[np.inf, 1.0]]), times, lambda: np.zeros(2)).paused_once_ms(times).tolist() == [
+        [0.5, 1.0]
+    ]
 
 
 def test_shares_are_of_the_latency_of_each_call() -> None:

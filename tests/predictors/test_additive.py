@@ -9,6 +9,7 @@ from dippm.costs.captured_time import waited_us
 from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import load_kernel_model
+from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.costs.software import Software
@@ -289,10 +290,12 @@ def test_captured_calls_count_as_measured_where_they_were(runtimes: list[str]) -
 def test_calls_take_longer_than_the_least_that_networks_of_an_architecture_learned(
     architectures: tuple[str, ...], more: float, wait_us: float | None, network: Graph
 ) -> None:
-    def busy_us(runtime: str, architectures: tuple[str, ...]) -> np.ndarray[Any, Any]:
+    def break_down(runtime: str, architectures: tuple[str, ...]) -> LatencyBreakdown:
         conditions = Conditions.parse(precision="amp", runtime=runtime)
-        predictor = _make(Mode.INFERENCE, architectures=architectures)
-        return 1e3 * predictor.break_down(network, [8], _DEVICE, conditions).busy_ms[0]
+        return _make(Mode.INFERENCE, architectures=architectures).break_down(network, [8], _DEVICE, conditions)
+
+    def busy_us(runtime: str, architectures: tuple[str, ...]) -> np.ndarray[Any, Any]:
+        return 1e3 * break_down(runtime, architectures).busy_ms[0]
 
     kernels = KernelPlan.from_workload(Workload.from_graph(network, Precision.AMP))
     launched = (~kernels.work.sizes.is_kind(OpKind.VIEW)).astype(np.float64)
@@ -308,3 +311,6 @@ def test_calls_take_longer_than_the_least_that_networks_of_an_architecture_learn
     assert captured_us == pytest.approx(more * least_us)
     waits_us = 0.0 if wait_us is None else wait_us - waited_us(captured_us / np.maximum(launched, 1.0))
     assert eager_us - captured_us == pytest.approx(waits_us * launched, abs=1e-6)
+    paused_us = 1e3 * np.broadcast_to(break_down("eager", architectures).paused_ms, (1, len(launched)))[0]
+    assert paused_us == pytest.approx(waits_us * launched, abs=1e-6)
+    assert not np.any(break_down("cuda-graph", architectures).paused_ms)

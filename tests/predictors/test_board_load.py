@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from dippm.costs.conditions import Conditions
 from dippm.costs.energy import KernelWork, PowerModel
+from dippm.costs.latency import LatencyBreakdown
 from dippm.devices import find_device
 from dippm.graph import OpKind
 from dippm.predictors.board_load import BoardLoad
@@ -40,6 +42,37 @@ def test_the_same_work_in_twice_the_time_draws_less() -> None:
         filled_s = min(busy_s - 4.5e-6, use * busy_s / 0.25)
         power = load.power_w(MODEL, A100, np.array([latency_ms]))
         assert power[0] == pytest.approx(80 + (filled_s * running + work_j) / (latency_ms / 1e3))
+
+
+def test_a_board_that_makes_its_next_kernel_ready_draws_idle_power() -> None:
+    nothing = np.zeros((1, 2))
+    work = KernelWork(
+        runs=np.array([1.0, 4.0]), plain_flops=nothing, tensor_flops=nothing, traffic_bytes=nothing, results=nothing
+    )
+    busy, times = np.array([[0.4, 0.01]]), work.runs
+    paused = np.array([[0.0, 0.006]])
+    with_pauses, without = (
+        BoardLoad.of(LatencyBreakdown.of(busy, lambda: np.zeros(2), times, paused=each), work) for each in (paused, 0.0)
+    )
+    call_ms = 0.4 + 4 * 0.01
+    assert with_pauses.kernel_share == pytest.approx(np.array([[0.4, 0.004]]) / call_ms)
+    assert with_pauses.paused_share == pytest.approx([4 * 0.006 / call_ms])
+    # The host is not waited for.
+    assert with_pauses.busy_share == without.busy_share == pytest.approx([1.0])
+    assert without.paused_share == pytest.approx([0.0])
+    of_convolutions = KernelWork(
+        runs=times,
+        plain_flops=np.array([[1e9, 4e6]]),
+        tensor_flops=nothing,
+        traffic_bytes=nothing,
+        results=np.full((1, 2), 1e9),
+    )
+    at_work, latency_ms = replace(with_pauses, work=of_convolutions), np.array([call_ms])
+    # Convolutions keep their lanes at work for as long as they run, but for their first 4.5 microseconds.
+    running_w = 0.4 * 10.0 * 108 * 64 * 1.41e-3
+    lanes_j = running_w * (0.4e-3 - 4.5e-6)
+    energy_j = at_work.energy_j(MODEL, A100, latency_ms)
+    assert energy_j == pytest.approx(80 * call_ms / 1e3 + lanes_j + 0.4 * 5.0 * (1e9 + 4e6) * 1e-12, rel=1e-6)
 
 
 @pytest.mark.parametrize(

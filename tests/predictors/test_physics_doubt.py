@@ -23,8 +23,8 @@ _IDLE = replace(_MOVING, idle=0.25, byte_pj=0.0)
 _IDLE_W = 0.25 * _DEVICE.board_power_w
 
 
-def load_of(traffic_bytes: float = 0.0) -> BoardLoad:
-    """One kernel for all of the time."""
+def load_of(traffic_bytes: float = 0.0, *, share: float = 1.0) -> BoardLoad:
+    """One kernel for all of the time, or a share of it."""
     nothing = np.zeros((1, 1))
     work = KernelWork(
         runs=np.ones(1),
@@ -33,7 +33,7 @@ def load_of(traffic_bytes: float = 0.0) -> BoardLoad:
         traffic_bytes=np.array([[traffic_bytes]]),
         results=nothing,
     )
-    return BoardLoad(kernel_share=np.ones((1, 1)), work=work)
+    return BoardLoad(kernel_share=np.full((1, 1), share), work=work)
 
 
 def breakdown(latency_ms: float, *, fast_host_ms: float, slow_host_ms: float) -> LatencyBreakdown:
@@ -47,12 +47,36 @@ def test_doubts_of_device_host_and_power_are_added_as_independent_ones() -> None
     # Energy goes with the time.
     energy_j = np.array([_IDLE_W * 0.01])
     (low, high), (low_j, high_j) = time_and_energy_intervals(
-        time, energy_j, load_of(), _IDLE, _DEVICE, spread=np.array([0.3]), power_spread=0.1
+        time, energy_j, load_of(share=0.0), _IDLE, _DEVICE, spread=np.array([0.3]), power_spread=0.1
     )
     assert low == pytest.approx(10.0 / math.exp(0.5))
     assert high == pytest.approx(10.0 * math.exp(math.hypot(0.3, 1.2)))
     assert low_j == pytest.approx(energy_j / math.exp(math.hypot(0.3, 0.4, 0.1)))
     assert high_j == pytest.approx(energy_j * math.exp(math.hypot(0.3, 1.2, 0.1)))
+
+
+def test_a_host_that_is_fast_enough_leaves_the_doubt_of_the_device() -> None:
+    def low_ms(fast_host_ms: float, busy_ms: float) -> float:
+        run = lambda: np.array([[[10.0]], [[fast_host_ms]], [[20.0]]])  # noqa: E731
+        time = LatencyBreakdown(busy_ms=np.array([[busy_ms]]), run=run)
+        (low, _), _ = time_and_energy_intervals(
+            time,
+            np.ones(1),
+            load_of(share=busy_ms / 10.0),
+            _IDLE,
+            _DEVICE,
+            spread=np.array([0.1]),
+            power_spread=0.0,
+        )
+        return float(low[0])
+
+    # It saves its most when it is 1.2 times as fast, which the device needs all of.
+    used = math.log(1.2) / math.log(2.0)
+    assert low_ms(10.0 / 1.2, 10.0 / 1.2) == pytest.approx(10.0 / 1.2 * math.exp(-0.1 * math.sqrt(1 - used**2)))
+    # One that no device stops saves all that it may, and the device's doubt is one of two.
+    assert low_ms(5.0, 1.0) == pytest.approx(10.0 * math.exp(-math.hypot(math.log(2.0), 0.1)))
+    # Nor does it leave more than one without a host.
+    assert low_ms(10.0, 10.0) == pytest.approx(10.0 * math.exp(-0.1))
 
 
 def test_energy_of_the_work_alone_does_not_depend_on_the_time() -> None:

@@ -62,17 +62,20 @@ class LatencyBreakdown:
         half_width: Half-width of the 90 % interval of ``log(measured / predicted)`` where what made the times knows
             one; None where it does not, NaN at batches where it does not.
         least_ms: What the device takes at least, whatever the times are.
+        paused_ms: What of the time of each node no kernel runs in: the device makes it ready. As far as it is known:
+            what of that a captured graph waits for as well counts as running.
         start: First node of each graph; None where all nodes are of one.
 
     Shapes:
-        busy_ms: [B, n_nodes]; what ``run`` gives: [3, B, n_nodes]; half_width, least_ms and all figures of a call:
-        [B], and [B, G] where ``start`` is given; start: [G].
+        busy_ms: [B, n_nodes], and so is paused_ms, or a number; what ``run`` gives: [3, B, n_nodes]; half_width,
+        least_ms and all figures of a call: [B], and [B, G] where ``start`` is given; start: [G].
     """
 
     busy_ms: FloatArray
     run: Callable[[], FloatArray]
     half_width: FloatArray | None = None
     least_ms: FloatArray | float = 0.0
+    paused_ms: FloatArray | float = 0.0
     start: IndexArray | None = None
 
     @classmethod
@@ -83,6 +86,7 @@ class LatencyBreakdown:
         times: FloatArray | float,
         *,
         half_width: FloatArray | None = None,
+        paused: FloatArray | float = 0.0,
         start: IndexArray | None = None,
     ) -> LatencyBreakdown:
         """Run nodes on a device behind a host.
@@ -92,13 +96,14 @@ class LatencyBreakdown:
             launch: Tells when the host has launched each node, counted from the start, ms; asked where it matters.
             times: How often each node runs.
             half_width: See above.
+            paused: What of it no kernel runs in, see above, when the node runs once.
             start: See above.
 
         Shapes:
-            busy: [B, n_nodes]; what is launched: [B, n_nodes] or [n_nodes]; times: [n_nodes].
+            busy: [B, n_nodes]; what is launched: [B, n_nodes] or [n_nodes]; times: [n_nodes]; paused: as busy.
         """
         run = partial(_shares_of_hosts, busy, launch, times, start)
-        return cls(busy_ms=busy * times, run=run, half_width=half_width, start=start)
+        return cls(busy_ms=busy * times, run=run, half_width=half_width, paused_ms=paused * times, start=start)
 
     @classmethod
     def of_each(
@@ -110,6 +115,7 @@ class LatencyBreakdown:
         host: Rates,
         times: FloatArray | float,
         half_widths: Sequence[FloatArray | None] | None = None,
+        paused: FloatArray | None = None,
     ) -> list[LatencyBreakdown]:
         """Run each graph of a plan by itself.
 
@@ -120,9 +126,10 @@ class LatencyBreakdown:
             host: Rates of the host.
             times: How often each node runs.
             half_widths: Of each graph, see above; None where there are none.
+            paused: What of ``busy`` no kernel runs in, see above; None where that is not known.
 
         Shapes:
-            busy: [B, n_nodes]; times: [n_nodes].
+            busy and paused: [B, n_nodes]; times: [n_nodes].
         """
         times, graphs = np.broadcast_to(times, plan.dispatch_us.shape), plan.work.sizes.nodes_of_graphs
         return [
@@ -131,6 +138,7 @@ class LatencyBreakdown:
                 partial(launched_ms, plan, conditions, host, nodes=own),
                 times[own],
                 half_width=half_width,
+                paused=0.0 if paused is None else paused[:, own],
             )
             for own, half_width in zip(graphs, half_widths or [None] * len(graphs), strict=True)
         ]
@@ -154,12 +162,14 @@ class LatencyBreakdown:
         for own, each in zip(half_widths, breakdowns, strict=True):
             if each.half_width is not None:
                 own[:] = each.half_width
+        paused = [np.broadcast_to(each.paused_ms, each.busy_ms.shape) for each in breakdowns]
         busy_ms, start = np.concatenate(busy, axis=1), np.cumsum([0, *(each.shape[1] for each in busy[:-1])])
         return cls(
             busy_ms=busy_ms,
             run=partial(_shares_of_hosts, once_ms(busy_ms, times), launch, times, start),
             half_width=half_widths.T,
             least_ms=np.array([np.broadcast_to(each.least_ms, len(each.busy_ms)) for each in breakdowns]).T,
+            paused_ms=np.concatenate(paused, axis=1),
             start=start,
         )
 
@@ -194,6 +204,10 @@ class LatencyBreakdown:
             times: How often each node runs, [n_nodes].
         """
         return once_ms(self.busy_ms, times)
+
+    def paused_once_ms(self, times: FloatArray) -> FloatArray:
+        """What of :meth:`once_ms` no kernel runs in, [B, n_nodes]."""
+        return once_ms(np.minimum(self.paused_ms, self.busy_ms), times)
 
     def with_busy(self, busy: FloatArray, times: FloatArray, launch: Callable[[], FloatArray]) -> LatencyBreakdown:
         """The same interval around other times; arguments as those of :meth:`of`.

@@ -288,7 +288,8 @@ class AdditivePredictor:
             Result: [B, n_nodes].
         """
         plan = self._plan_of(physical, conditions, lambda: physical)
-        return self._time_nodes(self._read(plan, at, device, conditions), device, conditions)
+        class_ms, _ = self._time_classes(self._read(plan, at, device, conditions), device, conditions)
+        return _of_nodes(physical, class_ms)
 
     def _time_operators(
         self, plan: CorrectedPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
@@ -299,13 +300,15 @@ class AdditivePredictor:
         # Networks of an architecture answer on its heirs as on it: the plain sum knows neither better.
         is_known = bool(corrector.artefact.architectures) or self.knows_architecture(device, conditions)
         kept = None if is_known else corrector.kept(descriptors)
+        class_ms, paused_ms = self._time_classes(sample, device, conditions, kept=kept)
         return LatencyBreakdown.of_each(
-            self._time_nodes(sample, device, conditions, kept=kept),
+            _of_nodes(physical, class_ms),
             physical.kernels,
             conditions=conditions,
             host=host,
             times=physical.times,
             half_widths=list(corrector.half_widths(descriptors)),
+            paused=None if paused_ms is None else _of_nodes(physical, paused_ms),
         )
 
     def _read(self, plan: CorrectedPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions) -> CorrectedSample:
@@ -314,21 +317,24 @@ class AdditivePredictor:
         sample = plan.physical.features(at, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
         return corrector.read(plan, sample)
 
-    def _time_nodes(
+    def _time_classes(
         self, sample: CorrectedSample, device: DeviceSpec, conditions: Conditions, *, kept: FloatArray | None = None
-    ) -> FloatArray:
+    ) -> tuple[FloatArray, FloatArray | None]:
+        """Time of the nodes of each class, ms, and what of it is waited for in eager calls alone, where that is known.
+
+        Shapes:
+            Both: [B, n_classes].
+        """
         physical, corrector = sample.plan.physical, self._corrector(conditions)
         class_ms = corrector.time_ms(sample, is_emulated=is_emulated(physical, device), kept=kept)
-        if corrector.artefact.architectures and conditions.mode is Mode.INFERENCE:
-            class_ms = MORE_THAN_LEAST * class_ms
-            if conditions.runtime is Runtime.EAGER:
-                launches = physical.launches
-                captured_us = 1e3 * class_ms / np.maximum(launches, 1.0)
-                class_ms += launches * (EAGER_WAIT_US - waited_us(captured_us)) / 1e3
-        # Views are of no class: they find the last place, which takes no time.
-        of_classes = np.concatenate([class_ms, np.zeros((len(class_ms), 1))], axis=1)
-        result: FloatArray = of_classes.take(physical.class_of, axis=1, mode="wrap")
-        return result
+        if not corrector.artefact.architectures or conditions.mode is not Mode.INFERENCE:
+            return class_ms, None
+        class_ms = MORE_THAN_LEAST * class_ms
+        if conditions.runtime is not Runtime.EAGER:
+            return class_ms, None
+        captured_us = 1e3 * class_ms / np.maximum(physical.launches, 1.0)
+        paused_ms = physical.launches * (EAGER_WAIT_US - waited_us(captured_us)) / 1e3
+        return class_ms + paused_ms, paused_ms
 
     def _corrector(self, conditions: Conditions) -> Corrector:
         regime = _regime_of(conditions)
@@ -357,6 +363,14 @@ class AdditivePredictor:
 def _read_all(regimes: Sequence[Regime], folder: Path) -> list[tuple[AdditiveArtefact, Mapping[str, Float32Array]]]:
     paths = [path for regime in regimes if (path := manifest_path(regime, folder)).exists()]
     return [(AdditiveArtefact.read(path), read_tensors(path)) for path in paths]
+
+
+def _of_nodes(physical: PhysicalPlan, of_classes: FloatArray) -> FloatArray:
+    """A figure of each class for each of its nodes; of_classes: [B, n_classes]; result: [B, n_nodes]."""
+    # Views are of no class: they find the last place, which takes no time.
+    with_views = np.concatenate([of_classes, np.zeros((len(of_classes), 1))], axis=1)
+    result: FloatArray = with_views.take(physical.class_of, axis=1, mode="wrap")
+    return result
 
 
 def _regime_of(conditions: Conditions) -> Regime:

@@ -27,14 +27,16 @@ class BoardLoad:
     Args:
         kernel_share: Part of the predicted time of its call that one run of each kernel takes.
         work: What the kernels do.
+        paused_share: Part of it in which the device makes its next kernel ready, and draws what an idle one does.
         start: First kernel of each graph where there are several; see :mod:`dippm.costs.calls`.
 
     Shapes:
-        kernel_share: [B, K]; start: [G]. Figures of a call: [B], and [B, G] where ``start`` is given.
+        kernel_share: [B, K]; start: [G]. Figures of a call, and paused_share: [B], and [B, G] where ``start`` is given.
     """
 
     kernel_share: FloatArray
     work: KernelWork
+    paused_share: FloatArray | float = 0.0
     start: IndexArray | None = None
 
     @classmethod
@@ -50,9 +52,11 @@ class BoardLoad:
             kernel: [n_nodes].
         """
         call_ms = breakdown.for_nodes(np.maximum(breakdown.latency_ms, _LEAST_MS))
-        share = breakdown.once_ms(work.runs) / call_ms
+        paused = breakdown.paused_once_ms(work.runs) / call_ms
+        share = breakdown.once_ms(work.runs) / call_ms - paused
+        paused_share = sum_by_call(paused * work.runs, breakdown.start)
         if kernel is None:
-            return cls(kernel_share=share, work=work, start=breakdown.start)
+            return cls(kernel_share=share, work=work, paused_share=paused_share, start=breakdown.start)
         return cls(
             kernel_share=_add_up(share, kernel),
             work=KernelWork(
@@ -62,13 +66,15 @@ class BoardLoad:
                 traffic_bytes=_add_up(work.traffic_bytes, kernel),
                 results=_add_up(work.results, kernel),
             ),
+            paused_share=paused_share,
             start=breakdown.start,
         )
 
     @property
     def busy_share(self) -> FloatArray:
-        """Part of the predicted time in which a kernel runs, [B]."""
-        result: FloatArray = np.minimum(sum_by_call(self.kernel_share * self.work.runs, self.start), 1.0)
+        """Part of the predicted time in which a kernel runs or is made ready, [B]: the host is not waited for."""
+        running = sum_by_call(self.kernel_share * self.work.runs, self.start)
+        result: FloatArray = np.minimum(running + self.paused_share, 1.0)
         return result
 
     def power_w(self, model: PowerModel, device: DeviceSpec, latency_ms: FloatArray) -> FloatArray:

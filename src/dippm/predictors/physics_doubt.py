@@ -13,7 +13,7 @@ from dippm.costs.calls import sum_by_call
 from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.costs.decompositions import MOST_TIMES
 from dippm.costs.energy import PowerModel
-from dippm.costs.latency import LatencyBreakdown
+from dippm.costs.latency import OTHER_HOST, LatencyBreakdown
 from dippm.costs.precision import Precision
 from dippm.costs.rates import architecture_of
 from dippm.devices import DeviceSpec
@@ -201,7 +201,8 @@ def time_and_energy_intervals(
 ) -> tuple[Ends, Ends]:
     """Ends of the 90 % intervals of the time, ms, and of the energy, J.
 
-    The errors of the device's time, of the host's and of the power are independent of each other. No call takes less
+    The errors of the device's time, of the host's and of the power are independent of each other. A host that is fast
+    enough is not waited for, however much faster it is: below that the device's error counts alone. No call takes less
     than what its operators move takes to come from memory. A board that waits longer for its host draws no more than
     idle power for that, and less for kernels that run longer (:meth:`BoardLoad.energy_spreads`): the energy is known
     better than the time and the power are together.
@@ -220,18 +221,36 @@ def time_and_energy_intervals(
         energy_j, spread and all ends: as the time of a call, [B] or [B, G].
     """
     latency_ms, idle_w = breakdown.latency_ms, power.idle_w(device)
-    times, energies = [], []
     of_kernels = load.energy_spreads(power, device, latency_ms, energy_j, spread)
-    for own, host_ms in zip(of_kernels, (breakdown.fast_host_ms, breakdown.slow_host_ms), strict=True):
-        times.append(np.exp(np.hypot(spread, _log_ratio(host_ms, latency_ms, least=_LEAST_MS))))
+    left = _left_to_device(breakdown, load)
+    times, energies = [], []
+    for own, host_ms, more in zip(
+        of_kernels, (breakdown.fast_host_ms, breakdown.slow_host_ms), (left, np.zeros_like(left)), strict=True
+    ):
+        of_host = _log_ratio(host_ms, latency_ms, least=_LEAST_MS)
+        times.append(np.exp(np.maximum(np.hypot(spread, of_host), np.abs(of_host) + more * spread)))
         of_host = _log_ratio(energy_j + idle_w * (host_ms - latency_ms) / 1e3, energy_j)
-        energies.append(np.exp(np.hypot(np.hypot(own, of_host), power_spread)))
+        of_time = np.maximum(np.hypot(own, of_host), np.abs(of_host) + more * own)
+        energies.append(np.exp(np.hypot(of_time, power_spread)))
     latency_low, latency_high = latency_ms / times[0], latency_ms * times[1] * most_times
     latency_low = np.minimum(np.maximum(latency_low, breakdown.least_ms), latency_ms)
     energy_low, energy_high = energy_j / energies[0], energy_j * energies[1] * most_times
     # A board draws no more than its limit, however long it takes.
     most_j = device.board_power_w * latency_high / 1e3
     return (latency_low, latency_high), (energy_low, np.maximum(np.minimum(energy_high, most_j), energy_j))
+
+
+def _left_to_device(breakdown: LatencyBreakdown, load: BoardLoad) -> FloatArray:
+    """How much of the device's error may come on top of all that a faster host may save.
+
+    A host that saves its most only where it is ``OTHER_HOST`` times as fast leaves nothing: both errors are rarely as
+    large as that at once. One that has saved it when it is a little faster leaves nearly all, as far as kernels run.
+    """
+    fast_ms = np.maximum(breakdown.fast_host_ms, _LEAST_MS)
+    used = np.clip(_log_ratio(breakdown.latency_ms, fast_ms, least=_LEAST_MS) / math.log(OTHER_HOST), 0.0, 1.0)
+    busy_share = np.minimum(load.busy_share * breakdown.latency_ms / fast_ms, 1.0)
+    result: FloatArray = busy_share * np.sqrt(1.0 - used**2)
+    return result
 
 
 def _log_ratio(one: FloatArray, other: FloatArray, *, least: float = _LEAST_J) -> FloatArray:
