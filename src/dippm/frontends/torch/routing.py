@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from dippm.frontends.torch.call_forms import MASK_INDEXES
+from dippm.frontends.torch.detections import Detections
 from dippm.frontends.torch.known_values import MASK_TYPES
 from dippm.frontends.torch.meta_tensors import tensors_in
 from dippm.frontends.torch.tensor_table import TensorTable
@@ -68,6 +69,8 @@ class _Places:
         """How many of a number of elements are true."""
         if self.number is None:
             return min(size, max(1, round(self.made)))
+        if not 0 <= self.number < self.choices:
+            return 0
         made = round(self.made)
         return min(size, made * (self.number + 1) // self.choices - made * self.number // self.choices)
 
@@ -78,10 +81,12 @@ class Routing:
     Args:
         table: The tensors.
         assumptions: Where to report what is assumed.
+        detections: Which tensors say what boxes a detector keeps.
     """
 
-    def __init__(self, table: TensorTable, assumptions: list[str]) -> None:
+    def __init__(self, table: TensorTable, assumptions: list[str], detections: Detections) -> None:
         self._table = table
+        self._detections = detections
         self._assumptions = assumptions
         # Of how many choices each element is one, and where they were made.
         self._choices: dict[int, int] = {}
@@ -93,7 +98,11 @@ class Routing:
     def note(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Look whether an operator chooses, or passes on what was chosen."""
         name = func._schema.name.rpartition("::")[2]
-        if name in _PICKS:
+        self._detections.note(name, args, result)
+        levels = self._detections.levels(name, args)
+        if levels is not None:
+            self._choices.update(dict.fromkeys(self._indices(result), levels))
+        elif name in _PICKS:
             self._note_choice(name, args, kwargs, result)
         elif name == "multinomial":
             self._words.update(dict.fromkeys(self._indices(result), args[0].shape[-1]))
@@ -109,10 +118,12 @@ class Routing:
     def places(self, mask: torch.Tensor) -> torch.Tensor | None:
         """Places where a choice was made, as many as there are if choices are spread evenly; None for other tensors."""
         places = self._places.get(self._index(mask))
-        if places is None:
+        count = self._detections.count(mask) if places is None else places.count(mask.numel())
+        if count is None:
             return None
-        self._assumptions.append(_EVEN)
-        return torch.empty((places.count(mask.numel()), mask.dim()), dtype=torch.int64, device="meta")
+        if places is not None:
+            self._assumptions.append(self._detections.evenly or _EVEN)
+        return torch.empty((count, mask.dim()), dtype=torch.int64, device="meta")
 
     def counts(self, chosen: torch.Tensor, least: int) -> torch.Tensor | None:
         """How often each of the choices was made, that is evenly; None for other tensors."""
@@ -184,7 +195,7 @@ class Routing:
                     return None, None
                 picked += [item] if places is None else places.unbind(1)
             return None, func(arguments["self"], picked)
-        return None, None
+        return None, self._detections.keep(name, arguments)
 
     def _index(self, tensor: torch.Tensor) -> int:
         return self._table.slot(self._table.adopt(tensor)).index
@@ -215,7 +226,7 @@ class Routing:
         return True
 
     def _pass_choices(self, name: str, args: tuple[Any, ...], choices: int, result: Any) -> None:
-        if name in _SAME_NUMBERS:
+        if name in _SAME_NUMBERS or self._detections.moves_levels(name):
             self._choices.update(dict.fromkeys(self._indices(result), choices))
         elif name == "one_hot" or (name == "eq" and self._is_known(args[1])):
             number = _as_number(args[1], self._table) if name == "eq" else None
@@ -223,7 +234,8 @@ class Routing:
                 places = _Places(result.numel() / choices, choices)
             else:
                 places = _Places(result.numel(), choices, number)
-            if number is None or 0 <= number < choices:
+            # What looks for a choice that there is not is not understood. Of a pyramid all levels are asked for.
+            if number is None or 0 <= number < choices or self._detections.evenly:
                 self._places[self._index(result)] = places
 
     def _pass_places(self, name: str, args: tuple[Any, ...], places: _Places, result: Any) -> None:
