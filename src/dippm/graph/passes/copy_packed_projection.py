@@ -48,7 +48,7 @@ def _copy(editor: GraphEditor, position: int, turned: Node) -> None:
         reader,
         editor.make_node(OpKind.VIEW, squeezed.inputs, (view,), like=squeezed, attributes=squeezed.attributes),
     )
-    attributes: dict[str, Attribute] = {"function": "contiguous"}
+    attributes: dict[str, Attribute] = {"function": "clone"}
     copy = editor.make_node(
         OpKind.COPY, (view,), squeezed.outputs, like=squeezed, source_op="contiguous", attributes=attributes
     )

@@ -96,7 +96,7 @@ class _Settling:
         source = node.inputs[0]
         strides = [self._view_strides(node, output) for output in node.outputs]
         if None in strides:
-            attributes = {"function": "contiguous"}
+            attributes = {"function": "clone"}
             copied = self._editor.make_node(OpKind.COPY, (source,), node.outputs, like=node, attributes=attributes)
             self._editor.replace(position, copied)
             return
@@ -260,7 +260,7 @@ class _Settling:
 
     def _insert_copy(self, position: int, node: Node, tensor: int) -> int:
         copy = self._add_tensor(self._editor.tensors[tensor].name, tensor)
-        attributes = {"function": "contiguous"}
+        attributes = {"function": "clone"}
         self._editor.insert_before(
             position,
             self._editor.make_node(
