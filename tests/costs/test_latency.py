@@ -212,3 +212,22 @@ def test_shares_are_of_the_latency_of_each_call() -> None:
     assert calls.share_of(np.array([True, False, True, False])) == pytest.approx(np.array([[1 / 3, 3 / 7]]))
     assert calls.share_of(np.zeros(4, dtype=np.bool_)).tolist() == [[0.0, 0.0]]
     assert calls.for_nodes(calls.latency_ms).tolist() == [[3.0, 3.0, 7.0, 7.0]]
+
+
+def test_each_device_has_the_host_of_its_architecture(builder: Any) -> None:
+    plan = KernelPlan.from_workload(Workload.from_graph(relus(builder), Precision.FP32))
+
+    def small_ms(rates: Rates) -> list[float]:
+        breakdowns = latency.break_down_latency(
+            plan,
+            plan.work.at([1]),
+            devices=[find_device("A100"), find_device("H100")],
+            conditions=Conditions(),
+            rates=rates,
+            kernels=load_kernel_model(),
+        )
+        return [float(each.latency_ms[0]) for each in breakdowns]
+
+    before, after = small_ms(Rates()), small_ms(Rates(hosts={"9.0": 0.5}))
+    assert after[0] == before[0]
+    assert 0.5 * before[1] <= after[1] < 0.6 * before[1]

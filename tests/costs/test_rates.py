@@ -23,3 +23,19 @@ def test_rates_of_an_architecture_stand_for_the_others_on_its_cards() -> None:
 def test_a_rate_of_an_architecture_that_cannot_be_is_refused(own: dict[str, float]) -> None:
     with pytest.raises(DippmError, match=next(iter(own))):
         Rates(measured={"9.0": own})
+
+
+def test_hosts_of_an_architecture_have_a_factor_of_their_own() -> None:
+    rates = Rates(host_scale=0.9, hosts={"9.0": 0.5}, measured={"9.0": {"pool": 0.1}})
+    on_hopper, elsewhere = rates.host_on(find_device("H100")), rates.host_on(find_device("A100"))
+    assert on_hopper.host_scale == pytest.approx(0.45)
+    assert elsewhere is rates
+    # It is the host's alone, and does not hang on what was measured of the device.
+    assert on_hopper.measured == rates.measured
+    assert rates.on(find_device("H100")).host_on(find_device("H100")).host_scale == pytest.approx(0.45)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, 1e3, float("nan")])
+def test_no_host_takes_nothing(factor: float) -> None:
+    with pytest.raises(DippmError, match=r"9\.0"):
+        Rates(hosts={"9.0": factor})

@@ -288,7 +288,7 @@ def break_down_latency(
         at: Its work at the batch sizes.
         devices: The devices.
         conditions: Precision, layout and runtime.
-        rates: Sustained rates.
+        rates: Sustained rates, and those of the host of each device.
         kernels: Learned kernel times.
         times: How often each node runs, [n_nodes].
 
@@ -319,7 +319,10 @@ def break_down_each(
     if not devices:
         return []
     busy = busy_ms(plan, at, devices=devices, conditions=conditions, rates=rates, kernels=kernels)
-    return [LatencyBreakdown.of_each(own, plan, conditions=conditions, host=rates, times=times) for own in busy]
+    return [
+        LatencyBreakdown.of_each(own, plan, conditions=conditions, host=rates.host_on(device), times=times)
+        for own, device in zip(busy, devices, strict=True)
+    ]
 
 
 def launched_ms(

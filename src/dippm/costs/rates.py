@@ -86,6 +86,8 @@ class Rates:
         direct_weight_gradient: The same of depthwise and thinly grouped convolutions.
         measured: By compute capability, such as ``"9.0"``, rates that were measured on cards of that architecture and
             stand for those above there.
+        hosts: By compute capability, by how much the hosts of such cards take another time per operator than those of
+            all others, over ``host_scale``.
     """
 
     tensor_gemm: float = 0.75
@@ -126,12 +128,18 @@ class Rates:
     weight_gradient: float = 1.2
     direct_weight_gradient: float = 2.0
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    hosts: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in _NAMES:
             value = getattr(self, name)
             if not 0.0 <= value < 1e4:
                 raise DippmError(f"The rate {name} is {value}, which cannot be.", code="artefact.invalid")
+        for architecture, factor in self.hosts.items():
+            if not 0.0 < factor < 1e2:
+                raise DippmError(
+                    f"Hosts of {architecture} cannot take {factor} times as long.", code="artefact.invalid"
+                )
         # What was measured is looked at now.
         _ = self._of_architectures
 
@@ -142,6 +150,11 @@ class Rates:
     def of(self, architecture: str) -> Rates:
         """The same on all devices of a compute capability."""
         return self._of_architectures.get(architecture, self._elsewhere)
+
+    def host_on(self, device: DeviceSpec) -> Rates:
+        """These with the host of such a device."""
+        factor = self.hosts.get(architecture_of(device), 1.0)
+        return self if factor == 1.0 else self.changed({"host_scale": factor * self.host_scale})
 
     @cached_property
     def _elsewhere(self) -> Rates:
@@ -178,4 +191,4 @@ def architecture_of(device: DeviceSpec) -> str:
     return "{}.{}".format(*device.compute_capability)
 
 
-_NAMES = tuple(each.name for each in fields(Rates) if each.name != "measured")
+_NAMES = tuple(each.name for each in fields(Rates) if each.name not in {"measured", "hosts"})

@@ -123,10 +123,10 @@ class _Card:
         """The networks that answer for the device."""
         return self.known.additive.on(self.device, conditions, self.prepared.compiled.plan)
 
-    @property
+    @cached_property
     def host(self) -> Rates:
-        """Rates of the host."""
-        return self.known.calibrations[self.prepared.conditions.mode].rates
+        """Rates of the host of such a device."""
+        return self.known.calibrations[self.prepared.conditions.mode].rates.host_on(self.device)
 
     @cached_property
     def limits(self) -> _Limits:
@@ -307,7 +307,7 @@ class _Card:
                 is_other=~compiled.plan.work.types.is_computed_in(arithmetic),
                 is_faster=None,
                 conditions=conditions,
-                host=calibration.rates,
+                host=self.host,
                 times=compiled.times,
                 summed_half_width=calibration.latency_spread_elsewhere,
             )
@@ -323,7 +323,7 @@ class _Card:
             self._at_least(self.limits.likely, self.corrected(conditions)),
             compiled.plan,
             conditions=conditions,
-            host=calibration.rates,
+            host=self.host,
             times=compiled.times,
             known_half_width=self.networks(conditions).artefact(conditions).half_widths[-1],
             summed_half_width=calibration.latency_spread_elsewhere,
@@ -353,7 +353,7 @@ class _Card:
             is_other=in_fp32.arithmetic != compiled.plan.arithmetic,
             is_faster=conditions.precision is Precision.TF32,
             conditions=conditions,
-            host=calibration.rates,
+            host=self.host,
             times=compiled.times,
             summed_half_width=calibration.latency_spread_elsewhere,
         )

@@ -73,8 +73,10 @@ def time_compiled_steps(
                 if way == eager:
                     own[:, member.nodes] *= correction[:, member.nodes]
     return [
-        LatencyBreakdown.of_each(own, compiled.plan, conditions=conditions, host=rates, times=compiled.times)
-        for own in busy
+        LatencyBreakdown.of_each(
+            own, compiled.plan, conditions=conditions, host=rates.host_on(device), times=compiled.times
+        )
+        for own, device in zip(busy, devices, strict=True)
     ]
 
 

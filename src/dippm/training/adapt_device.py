@@ -191,7 +191,7 @@ def _read_rows(manifest: Path, labels: Sequence[Label], device: DeviceSpec, *, c
         labels, cache=cache, folder=cache / "samples", parameters_m={}, rates=artefact.rates, device=device
     ).reading(artefact.columns)
     fitted = load_fitted(artefact, tensors)
-    rates = Calibration.read(calibration_path(artefact.mode, ARTEFACT_FOLDER)).rates
+    rates = Calibration.read(calibration_path(artefact.mode, ARTEFACT_FOLDER)).rates.host_on(device)
     return _Rows(
         artefact=artefact,
         tensors=tensors,
