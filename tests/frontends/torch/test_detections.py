@@ -169,7 +169,18 @@ def test_torchvision_is_left_as_it_was() -> None:
     from torchvision.ops import boxes
 
     before = boxes._batched_nms_vanilla, roi_heads.paste_mask_in_image
-    with boxes_as_counted():
+    with boxes_as_counted(of_one_stage()):
         assert boxes._batched_nms_vanilla is boxes._batched_nms_coordinate_trick
         assert roi_heads.paste_mask_in_image is not before[1]
     assert before == (boxes._batched_nms_vanilla, roi_heads.paste_mask_in_image)
+    with boxes_as_counted(Pyramid()):
+        assert before == (boxes._batched_nms_vanilla, roi_heads.paste_mask_in_image)
+
+
+def test_a_torchvision_that_names_things_otherwise_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision.models.detection import roi_heads
+    from torchvision.ops import boxes
+
+    monkeypatch.delattr(boxes, "_batched_nms_vanilla")
+    monkeypatch.delattr(roi_heads, "paste_mask_in_image")
+    assert run(read(of_one_stage()), "torchvision.nms")

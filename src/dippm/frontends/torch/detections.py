@@ -50,18 +50,23 @@ def most_boxes(module: nn.Module) -> int | None:
 
 
 @contextmanager
-def boxes_as_counted() -> Iterator[None]:
-    """Have torchvision go on with boxes as it does on a GPU, and with masks as large as their image.
+def boxes_as_counted(module: nn.Module) -> Iterator[None]:
+    """Have a detector of torchvision go on with boxes as it does on a GPU, and with masks as large as their image.
 
     On a CPU it drops boxes class by class, on a GPU only where there are more than 25,000, which takes more launches
     than are counted then. A mask is resized to its box, of which only the image tells the size.
+
+    Args:
+        module: What is run inside of this; nothing is changed where it holds no detector.
     """
     with ExitStack() as changes:
-        boxes, heads = sys.modules.get(_BOXES), sys.modules.get(_HEADS)
-        if boxes is not None:
-            changes.enter_context(patch.object(boxes, _BY_CLASS, vars(boxes)[_AT_ONCE]))
-        if heads is not None:
-            changes.enter_context(patch.object(heads, _PASTE, partial(_paste_over_image, vars(heads)[_PASTE])))
+        if most_boxes(module) is not None:
+            boxes, heads = sys.modules.get(_BOXES), sys.modules.get(_HEADS)
+            at_once, paste = getattr(boxes, _AT_ONCE, None), getattr(heads, _PASTE, None)
+            if at_once is not None and hasattr(boxes, _BY_CLASS):
+                changes.enter_context(patch.object(boxes, _BY_CLASS, at_once))
+            if paste is not None:
+                changes.enter_context(patch.object(heads, _PASTE, partial(_paste_over_image, paste)))
         yield
 
 
@@ -97,8 +102,7 @@ class Detections:
         """
         if self._most is None or not isinstance(result, torch.Tensor) or result.dtype is not torch.bool:
             return
-        one = args[0]
-        is_mask = name in _THRESHOLDS and one.is_floating_point()
+        is_mask = name in _THRESHOLDS and args[0].is_floating_point()
         if is_mask or (name in _BOTH and self._masks.issuperset(map(self._index, args[:2]))):
             self._masks.add(self._index(result))
 

@@ -350,7 +350,7 @@ class _Reading:
             full_masks=self.full_masks,
             full_lengths=self.full_lengths,
         )
-        with collection_paused(), compiler_off(), boxes_as_counted():
+        with collection_paused(), compiler_off(), boxes_as_counted(self.module):
             # Models that draw random numbers on the host, to leave out layers or to place masks, draw the same ones.
             random.seed(0)
             np.random.seed(0)
