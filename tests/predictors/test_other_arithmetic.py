@@ -73,3 +73,20 @@ def test_networks_that_are_less_certain_than_the_sum_stay_so(builder: Any) -> No
 
 def test_what_knows_no_interval_knows_none_after(builder: Any) -> None:
     assert _exchange(builder, is_faster=False, half_width=None).half_width is None
+
+
+def test_nodes_that_keep_their_kernel_keep_its_pauses(builder: Any) -> None:
+    times = np.array([1.0, 1.0, 2.0])
+    known = LatencyBreakdown.of(IN_FP32, lambda: np.zeros(IN_FP32.shape), 1.0, paused=0.25 * IN_FP32)
+    (found,) = exchange_others(
+        [_breakdown(SUMMED)],
+        [known],
+        _plan(builder),
+        is_other=IS_OTHER,
+        is_faster=None,
+        conditions=Conditions(),
+        host=Rates(),
+        times=times,
+        summed_half_width=0.4,
+    )
+    assert found.paused_once_ms(times).tolist() == [[0.0, 0.5, 0.0], [0.0, 0.5, 0.0]]

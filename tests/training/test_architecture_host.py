@@ -57,11 +57,15 @@ def test_half_of_what_one_machine_says_is_written(tmp_path: Path, monkeypatch: p
         return SimpleNamespace(latency=SimpleNamespace(predicted=hosts["9.0"], measured=0.64))
 
     monkeypatch.setattr(architecture_host, "score_label", score)
-    main(["--labels", "labels.parquet", "--cache", str(tmp_path), "--out", str(tmp_path)])
+    labels = tmp_path / "labels.parquet"
+    labels.write_bytes(b"")
+    main(["--labels", str(labels), "--cache", str(tmp_path), "--out", str(tmp_path)])
     written, shipped = Calibration.read(tmp_path / ARTEFACT_PATH.name), Calibration.read()
     assert written.rates.hosts["9.0"] == pytest.approx(0.8, rel=0.01)
     assert written.rates.hosts["10.0"] == written.rates.hosts["9.0"]
-    assert replace(written, rates=shipped.rates) == shipped
+    assert written.provenance["hosts"]["rows"] == 20  # type: ignore[index]
+    assert written.provenance["hosts"]["factor of this machine"] == pytest.approx(0.64, rel=0.02)  # type: ignore[index]
+    assert replace(written, rates=shipped.rates, provenance=shipped.provenance) == shipped
     rows.clear()
     with pytest.raises(UsageError, match="20"):
         main(["--labels", "labels.parquet", "--cache", str(tmp_path), "--out", str(tmp_path)])

@@ -58,6 +58,7 @@ def exchange_others(
         is_other, times: [n_nodes].
     """
     busy: list[FloatArray] = []
+    paused: list[FloatArray] = []
     half_widths: list[FloatArray | None] = []
     for nodes, by_sum, by_known in zip(plan.work.sizes.nodes_of_graphs, summed, known, strict=True):
         is_own_other, of_others = is_other[nodes], by_sum.busy_ms
@@ -65,6 +66,7 @@ def exchange_others(
             of_others = (np.minimum if is_faster else np.maximum)(of_others, by_known.busy_ms)
         own = np.where(is_own_other, of_others, by_known.busy_ms)
         busy.append(own)
+        paused.append(np.broadcast_to(np.where(is_own_other, by_sum.paused_ms, by_known.paused_ms), own.shape))
         half_width = by_known.half_width
         if half_width is not None:
             total = own.sum(axis=1)
@@ -78,4 +80,5 @@ def exchange_others(
         host=host,
         times=times,
         half_widths=half_widths,
+        paused=once_ms(np.concatenate(paused, axis=1), times),
     )

@@ -191,7 +191,7 @@ def _read_rows(manifest: Path, labels: Sequence[Label], device: DeviceSpec, *, c
         labels, cache=cache, folder=cache / "samples", parameters_m={}, rates=artefact.rates, device=device
     ).reading(artefact.columns)
     fitted = load_fitted(artefact, tensors)
-    rates = Calibration.read(calibration_path(artefact.mode, ARTEFACT_FOLDER)).rates.host_on(device)
+    rates = Calibration.read(calibration_path(artefact.mode, ARTEFACT_FOLDER)).rates
     return _Rows(
         artefact=artefact,
         tensors=tensors,
@@ -338,7 +338,8 @@ def _write_calibrations(
     calibrations = {}
     for mode in Mode:
         shipped = Calibration.read(calibration_path(mode, ARTEFACT_FOLDER))
-        rates = replace(shipped.rates, host_scale=shipped.rates.host_scale * host_ratio)
+        # It is measured now, and needs no guess by the card.
+        rates = replace(shipped.rates, hosts={}, host_scale=shipped.rates.host_scale * host_ratio)
         calibrations[mode] = replace(shipped, rates=rates)
         if context is not None:
             calibrations[mode] = replace(

@@ -5,13 +5,14 @@ trainings, looks for the factor on the host's time (:attr:`~dippm.costs.rates.Ra
 calls in which the device waits are predicted too long and half too short, and writes its square root.
 
 The root, because one machine tells what its card's hosts have in common, newer processors and builds of PyTorch, no
-better than what is its own: each is taken for half of the logarithm. What three other machines with such cards say of
-it, on which it is not fitted, stands in docs/reports/published.md and MODEL_CARD.md.
+better than what is its own: each is taken for half of the logarithm. What another machine with such cards says of
+it, on which it is not fitted, stands in docs/reports/published.md (bitsandbytes on an H100).
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import logging
 import math
 import sys
@@ -115,7 +116,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     factor = find_factor(bias_of)
     written = round(factor**_SHARE_OF_LOGARITHM, 3)
-    with_factor(written).write(options.out / ARTEFACT_PATH.name)
+    provenance = {
+        "command": f"python -m dippm.training.architecture_host --labels {options.labels.as_posix()}",
+        "data_sha256": hashlib.sha256(options.labels.read_bytes()).hexdigest(),
+        "rows": len(rows),
+        "factor of this machine": round(factor, 3),
+    }
+    held = with_factor(written)
+    replace(held, provenance={**held.provenance, "hosts": provenance}).write(options.out / ARTEFACT_PATH.name)
     _LOG.info("%s: %.3f on this machine, %.3f written for %s", options.labels, factor, written, architecture)
 
 

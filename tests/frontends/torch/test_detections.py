@@ -14,11 +14,12 @@ if find_spec("torchvision") is None:
 
 import warnings  # noqa: E402
 
+import numpy as np  # noqa: E402
 from torch import nn  # noqa: E402
 
 from dippm.errors import UnsupportedError  # noqa: E402
 from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
-from dippm.frontends.torch.detections import boxes_as_counted, most_boxes  # noqa: E402
+from dippm.frontends.torch.detections import boxes_as_counted, find_detectors  # noqa: E402
 from dippm.frontends.torch.reader import read_module  # noqa: E402
 from dippm.frontends.torch.torchvision_ops import import_torchvision_ops  # noqa: E402
 from dippm.graph import Graph, Node  # noqa: E402
@@ -72,15 +73,14 @@ def of_two_stages(kind: str = "FasterRCNN", **options: Any) -> Any:
         box_roi_pool=pool(7),
         rpn_pre_nms_top_n_test=40,
         rpn_post_nms_top_n_test=30,
-        box_detections_per_img=5,
-        **options,
+        **{"box_detections_per_img": 5, **options},
     ).eval()
 
 
-def of_one_stage() -> Any:
+def of_one_stage(kind: Any = None) -> Any:
     from torchvision.models.detection import RetinaNet
 
-    return RetinaNet(
+    return (kind or RetinaNet)(
         Pyramid(),
         num_classes=_CLASSES,
         min_size=128,
@@ -106,14 +106,15 @@ def rows(graph: Graph, nodes: list[Node]) -> list[int]:
 
 def test_as_many_boxes_go_on_as_the_first_stage_proposes_at_most() -> None:
     graph = read(of_two_stages(), batch=2)
-    # 40 of the first level and 40 of the second, of which 30 are kept, and at the end 5, of each image.
-    assert rows(graph, run(graph, "torchvision.nms")) == [30, 30, 30, 30]
+    # 40 of the first level and 40 of the second, of which 30 are kept, and as many of their 90 classes, of each image.
+    assert rows(graph, run(graph, "torchvision.nms")) == [80, 80, 30, 30]
     head = [node for node in graph.nodes if "box_head" in node.scope and node.source_op.startswith("aten.addmm")]
     head = head or [node for node in graph.nodes if "box_head" in node.scope and "linear" in node.source_op]
     assert rows(graph, head) == [60, 60]
-    told = [text for text in graph.warnings if "most that it may keep" in text]
+    told = [text for text in graph.warnings if "goes on with at most" in text]
     assert len(told) == 1
     assert "30 of an image" in told[0]
+    assert not [text for text in graph.warnings if "Masks" in text]
 
 
 def test_boxes_are_spread_over_the_levels() -> None:
@@ -126,7 +127,7 @@ def test_boxes_are_spread_over_the_levels() -> None:
 def test_one_stage_compares_its_candidates_of_each_level() -> None:
     graph = read(of_one_stage())
     # Of 768 anchors and 192, each with so many classes, 7 of each level; in the end one step for all of them.
-    assert rows(graph, run(graph, "torchvision.nms")) == [7]
+    assert rows(graph, run(graph, "torchvision.nms")) == [14]
     assert [text for text in graph.warnings if "7 of an image" in text]
 
 
@@ -137,6 +138,7 @@ def test_a_mask_is_as_large_as_its_image() -> None:
     ]
     masks = [shape for shape in resized if shape[1].at(1) == 1]
     assert [[size.at(1) for size in shape] for shape in masks] == 5 * [[1, 1, 128, 128]]
+    assert "Masks are taken to be as large as their image." in graph.warnings
 
 
 def test_a_detector_inside_of_another_module_is_found() -> None:
@@ -148,10 +150,33 @@ def test_a_detector_inside_of_another_module_is_found() -> None:
         def forward(self, x: Any) -> Any:
             return self.detector(x)
 
-    assert most_boxes(Holds()) == 7
+    found = find_detectors(Holds())
+    assert found is not None
+    assert found.most == 7
+    assert "detector" in found.paths
+    assert not found.proposing
     assert run(read(Holds()), "torchvision.nms")
-    assert most_boxes(of_two_stages()) == 30
-    assert most_boxes(Pyramid()) is None
+    assert find_detectors(Pyramid()) is None
+
+
+def test_what_counts_are_is_looked_at() -> None:
+    from torchvision.models.detection import RetinaNet
+
+    class Own(RetinaNet):
+        pass
+
+    module = of_two_stages(box_detections_per_img=70)
+    assert (found := find_detectors(module)) is not None
+    assert found.most == 70
+    assert "rpn" in found.proposing
+    module.rpn._post_nms_top_n = len
+    module.roi_heads.detections_per_img = np.int64(9)
+    assert (found := find_detectors(module)) is not None
+    assert found.most == 9
+    own = of_one_stage(Own)
+    assert (found := find_detectors(own)) is not None
+    assert "" in found.paths
+    assert run(read(own), "torchvision.nms")
 
 
 def test_other_modules_that_choose_by_a_threshold_are_refused() -> None:
@@ -164,16 +189,31 @@ def test_other_modules_that_choose_by_a_threshold_are_refused() -> None:
         read(Chooses())
 
 
+def test_what_is_chosen_beside_a_detector_is_refused() -> None:
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.detector = of_one_stage()
+
+        def forward(self, x: Any) -> Any:
+            found = self.detector(x)
+            scores = x.sigmoid().flatten()
+            return found, scores[(scores > 0.5) & True]
+
+    with pytest.raises(UnsupportedError, match="sizes depend on the values of its input"):
+        read(Beside())
+
+
 def test_torchvision_is_left_as_it_was() -> None:
     from torchvision.models.detection import roi_heads
     from torchvision.ops import boxes
 
     before = boxes._batched_nms_vanilla, roi_heads.paste_mask_in_image
-    with boxes_as_counted(of_one_stage()):
+    with boxes_as_counted(of_one_stage(), []):
         assert boxes._batched_nms_vanilla is boxes._batched_nms_coordinate_trick
         assert roi_heads.paste_mask_in_image is not before[1]
     assert before == (boxes._batched_nms_vanilla, roi_heads.paste_mask_in_image)
-    with boxes_as_counted(Pyramid()):
+    with boxes_as_counted(Pyramid(), []):
         assert before == (boxes._batched_nms_vanilla, roi_heads.paste_mask_in_image)
 
 

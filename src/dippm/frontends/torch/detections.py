@@ -1,4 +1,4 @@
-"""How many boxes torchvision's detectors are taken to keep, which choose them by their scores: the most that they may.
+"""How many boxes torchvision's detectors are taken to go on with, which choose them by their scores.
 
 A detector keeps the boxes whose scores pass a threshold, drops those that lie on better ones, and cuts what is left off
 at a number that it was built with. What passes only the image tells. Its memory, and nearly all of its time, are those
@@ -10,7 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import Any
 from unittest.mock import patch
 
@@ -19,78 +21,126 @@ from torch import nn
 
 from dippm.frontends.torch.tensor_table import TensorTable
 
-__all__ = ["Detections", "boxes_as_counted", "most_boxes"]
+__all__ = ["Detections", "Detectors", "boxes_as_counted", "find_detectors"]
 
 _KEPT = (
-    "Of the boxes that the detector chooses by their scores the most that it may keep are counted, {:,} of an image in "
-    "one step, and masks as large as it: what passes, only the image tells. One that shows less takes less time."
+    "Of the boxes that the detector chooses by their scores as many are counted as it goes on with at most, {:,} of an "
+    "image: how many pass, only the image tells, and one that shows less takes less time. With such steps a model "
+    "cannot be captured as a graph, and a compiler runs it in pieces, which is not counted."
 )
+_PASTED = "Masks are taken to be as large as their image."
 _LEVELS = "Boxes are taken to be spread evenly over the levels of the detector's pyramid."
 _DETECTORS = "torchvision.models.detection."
-_BOXES, _HEADS = "torchvision.ops.boxes", f"{_DETECTORS}roi_heads"
+_BOXES, _HEADS, _PROPOSALS = "torchvision.ops.boxes", f"{_DETECTORS}roi_heads", f"{_DETECTORS}rpn"
 _BY_CLASS, _AT_ONCE, _PASTE = "_batched_nms_vanilla", "_batched_nms_coordinate_trick", "paste_mask_in_image"
-_TESTING = "testing"
+_COUNTS, _PROPOSED, _TESTING = ("topk_candidates", "detections_per_img"), "_post_nms_top_n", "testing"
 _THRESHOLDS = frozenset({"gt", "ge", "lt", "le"})
 _BOTH = frozenset({"logical_and", "bitwise_and", "__and__"})
-_CLAMP, _NMS, _SUB = "clamp", "nms", "sub"
+_CLAMP, _NMS, _SUB = "clamp", "torchvision::nms", "sub"
 
 
-def most_boxes(module: nn.Module) -> int | None:
-    """How many boxes of an image a detector of torchvision goes on with at most, None where a module holds none.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Detectors:
+    """What of a module is a detector of torchvision.
 
-    Of two stages that is what the first one proposes (``rpn_post_nms_top_n_test``), of one stage how many candidates of
-    a level, or of a class, it compares (``topk_candidates``).
+    Args:
+        most: How many boxes of an image it goes on with at most: of two stages what the first one proposes, of one
+            stage how many candidates of a level, or of a class, it compares, or how many it returns.
+        paths: Its modules, and those inside of it.
+        proposing: Those of the first of two stages, which has cut its boxes off before it looks at their scores.
     """
-    found: list[Any] = []
-    for each in module.modules():
-        if type(each).__module__.startswith(_DETECTORS):
-            proposed = getattr(each, "_post_nms_top_n", {})
-            found += [getattr(each, "topk_candidates", None), proposed.get(_TESTING)]
-    return max((count for count in found if isinstance(count, int)), default=None)
+
+    most: int
+    paths: frozenset[str]
+    proposing: frozenset[str]
+
+
+def find_detectors(module: nn.Module) -> Detectors | None:
+    """The detectors that a module is, or holds; None where it has none.
+
+    Args:
+        module: The module.
+    """
+    paths, proposing, counts = set(), set(), []
+    for path, each in module.named_modules():
+        sources = {base.__module__ for base in type(each).__mro__}
+        if any(source.startswith(_DETECTORS) for source in sources):
+            paths.add(path)
+            proposed = getattr(each, _PROPOSED, None)
+            counts += [getattr(each, name, None) for name in _COUNTS]
+            counts.append(proposed.get(_TESTING) if isinstance(proposed, Mapping) else None)
+        if _PROPOSALS in sources:
+            proposing.add(path)
+    most = max((int(float(count)) for count in counts if isinstance(count, Real)), default=None)
+    if most is None:
+        return None
+    return Detectors(most=most, paths=frozenset(paths), proposing=frozenset(proposing))
 
 
 @contextmanager
-def boxes_as_counted(module: nn.Module) -> Iterator[None]:
+def boxes_as_counted(module: nn.Module, assumptions: list[str]) -> Iterator[None]:
     """Have a detector of torchvision go on with boxes as it does on a GPU, and with masks as large as their image.
 
-    On a CPU it drops boxes class by class, on a GPU only where there are more than 25,000, which takes more launches
-    than are counted then. A mask is resized to its box, of which only the image tells the size.
+    On a CPU it drops boxes class by class, which takes more launches. On a GPU it does where their coordinates are many
+    numbers, more than 100,000 in most releases, as of SSD's 36,000 boxes: those launches are not counted. A mask is
+    resized to its box, of which only the image tells the size.
 
     Args:
         module: What is run inside of this; nothing is changed where it holds no detector.
+        assumptions: Where to report what is assumed.
     """
     with ExitStack() as changes:
-        if most_boxes(module) is not None:
+        if find_detectors(module) is not None:
             boxes, heads = sys.modules.get(_BOXES), sys.modules.get(_HEADS)
             at_once, paste = getattr(boxes, _AT_ONCE, None), getattr(heads, _PASTE, None)
             if at_once is not None and hasattr(boxes, _BY_CLASS):
                 changes.enter_context(patch.object(boxes, _BY_CLASS, at_once))
             if paste is not None:
-                changes.enter_context(patch.object(heads, _PASTE, partial(_paste_over_image, paste)))
+                changes.enter_context(patch.object(heads, _PASTE, partial(_paste_over_image, paste, assumptions)))
         yield
 
 
 def _paste_over_image(
-    paste: Callable[..., torch.Tensor], mask: torch.Tensor, _: torch.Tensor, height: int, width: int
+    paste: Callable[..., torch.Tensor],
+    assumptions: list[str],
+    mask: torch.Tensor,
+    _: torch.Tensor,
+    height: int,
+    width: int,
 ) -> torch.Tensor:
+    assumptions.append(_PASTED)
     return paste(mask, torch.tensor([0, 0, width - 1, height - 1]), height, width)
 
 
 class Detections:
-    """Which tensors say what boxes a detector keeps.
+    """Which tensors say what boxes a detector keeps; nothing of what is run outside of detectors.
 
     Args:
         table: The tensors.
         assumptions: Where to report what is assumed.
-        most: How many boxes it keeps at most, see :func:`most_boxes`; None where the module is no detector.
+        detectors: The detectors of the module; None where it has none.
+        scope: Tells the path of the module that runs.
     """
 
-    def __init__(self, table: TensorTable, assumptions: list[str], most: int | None) -> None:
+    def __init__(
+        self, table: TensorTable, assumptions: list[str], detectors: Detectors | None, *, scope: Callable[[], str]
+    ) -> None:
         self._table = table
         self._assumptions = assumptions
-        self._most = most
+        self._detectors = detectors
+        self._scope = scope
         # What says which boxes pass.
         self._masks: set[int] = set()
+
+    @property
+    def _running(self) -> Detectors | None:
+        """The detectors, while one of them runs."""
+        detectors = self._detectors
+        return detectors if detectors is not None and self._is_inside(detectors.paths) else None
+
+    def _is_inside(self, paths: frozenset[str]) -> bool:
+        path = self._scope()
+        return any(not each or path == each or path.startswith(f"{each}.") for each in paths)
 
     def note(self, name: str, args: tuple[Any, ...], result: Any) -> None:
         """Look whether an operator says which boxes pass.
@@ -100,10 +150,13 @@ class Detections:
             args: What it is given.
             result: What it returns.
         """
-        if self._most is None or not isinstance(result, torch.Tensor) or result.dtype is not torch.bool:
+        is_compared, is_joined = name in _THRESHOLDS, name in _BOTH
+        if (not is_compared and not is_joined) or self._running is None:
             return
-        is_mask = name in _THRESHOLDS and args[0].is_floating_point()
-        if is_mask or (name in _BOTH and self._masks.issuperset(map(self._index, args[:2]))):
+        tensors = [value for value in args[:2] if isinstance(value, torch.Tensor)]
+        if (is_compared and tensors and tensors[0].is_floating_point()) or (
+            is_joined and self._masks.issuperset(map(self._index, tensors))
+        ):
             self._masks.add(self._index(result))
 
     def levels(self, name: str, args: tuple[Any, ...]) -> int | None:
@@ -113,35 +166,36 @@ class Detections:
             name: The operator's.
             args: What it is given.
         """
-        if self._most is None or name != _CLAMP or len(args) < 3 or args[0].dim() != 1:
+        if name != _CLAMP or len(args) < 3 or args[0].dim() != 1 or self._running is None:
             return None
         first, last = args[1:3]
         return last - first + 1 if isinstance(first, int) and isinstance(last, int) else None
 
     def moves_levels(self, name: str) -> bool:
         """Whether an operator says of a box's level which one it is, counted from the first."""
-        return self._most is not None and name == _SUB
+        return name == _SUB and self._running is not None
 
     @property
     def evenly(self) -> str | None:
-        """What is said of boxes that are spread evenly over levels; None where the module is no detector."""
-        return None if self._most is None else _LEVELS
+        """What is said of boxes that are spread evenly over levels; None while no detector runs."""
+        return None if self._running is None else _LEVELS
 
     def count(self, mask: torch.Tensor) -> int | None:
         """How many boxes pass; None for tensors that say something else."""
-        if self._most is None or self._index(mask) not in self._masks:
+        running = self._running
+        if running is None or self._index(mask) not in self._masks:
             return None
-        return self._at_most(mask.numel(), self._most)
+        self._assumptions.append(_KEPT.format(running.most))
+        are_cut = self._is_inside(running.proposing)
+        return mask.numel() if are_cut else min(mask.numel(), running.most)
 
-    def keep(self, name: str, arguments: Mapping[str, Any]) -> torch.Tensor | None:
+    def keep(self, func: Any, arguments: Mapping[str, Any]) -> torch.Tensor | None:
         """The boxes that do not lie on better ones, as which all are counted; None for any other operator."""
-        if self._most is None or name != _NMS:
+        running = self._running
+        if running is None or func._schema.name != _NMS:
             return None
-        return torch.empty(self._at_most(len(arguments["dets"]), self._most), dtype=torch.int64, device="meta")
-
-    def _at_most(self, count: int, most: int) -> int:
-        self._assumptions.append(_KEPT.format(most))
-        return min(count, most)
+        self._assumptions.append(_KEPT.format(running.most))
+        return torch.empty(len(arguments["dets"]), dtype=torch.int64, device="meta")
 
     def _index(self, tensor: torch.Tensor) -> int:
         return self._table.slot(self._table.adopt(tensor)).index

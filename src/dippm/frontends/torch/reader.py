@@ -28,7 +28,7 @@ from dippm.frontends.torch.asked_values import (
 )
 from dippm.frontends.torch.autograd_functions import gradients_followed
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs, unknown_name
-from dippm.frontends.torch.detections import boxes_as_counted, most_boxes
+from dippm.frontends.torch.detections import boxes_as_counted, find_detectors
 from dippm.frontends.torch.exported_module import ExportedModule
 from dippm.frontends.torch.forward_errors import forward_error
 from dippm.frontends.torch.generation import GenerationModule, StepResult
@@ -294,7 +294,7 @@ class _Reading:
                         has_registered_weights=not isinstance(self.module, torch.jit.ScriptModule)
                         or any(True for _ in self.module.parameters()),
                         is_differentiated=self.mode is Mode.TRAINING,
-                        most_boxes=most_boxes(self.module),
+                        detectors=find_detectors(self.module),
                     )
                     return self._record(recorder, batch=batch)
             except FloatIndicesError as exc:
@@ -350,7 +350,7 @@ class _Reading:
             full_masks=self.full_masks,
             full_lengths=self.full_lengths,
         )
-        with collection_paused(), compiler_off(), boxes_as_counted(self.module):
+        with collection_paused(), compiler_off(), boxes_as_counted(self.module, recorder.assumptions):
             # Models that draw random numbers on the host, to leave out layers or to place masks, draw the same ones.
             random.seed(0)
             np.random.seed(0)

@@ -31,7 +31,7 @@ from dippm.frontends.torch.asked_values import (
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.autocast_regions import AutocastRegions
 from dippm.frontends.torch.call_forms import changes_only_device, is_fused, is_mask_index, is_view_of_parts, kind_of
-from dippm.frontends.torch.detections import Detections
+from dippm.frontends.torch.detections import Detections, Detectors
 from dippm.frontends.torch.expansions import (
     DERIVED_WHOLE,
     EXPANSIONS,
@@ -88,7 +88,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         has_registered_weights: Whether tensors that are met without having been added are no trained weights; a
             frozen TorchScript program has all of its weights as constants.
         is_differentiated: Whether a backward pass follows what is recorded.
-        most_boxes: How many boxes a detector keeps at most; None where the module is none.
+        detectors: What of the module is a detector of torchvision; None where nothing is.
 
     Attributes:
         autocast: Where the model switches autocast on or off itself.
@@ -110,7 +110,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         scope: Callable[[], str],
         has_registered_weights: bool = True,
         is_differentiated: bool = False,
-        most_boxes: int | None = None,
+        detectors: Detectors | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flow = GradientFlow() if is_differentiated else None
@@ -130,7 +130,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.raised: Exception | None = None
         self.table = TensorTable(release=self._release, has_registered_weights=has_registered_weights)
         self.values = KnownValues(self.table, self.assumptions)
-        detections = Detections(self.table, self.assumptions, most_boxes)
+        detections = Detections(self.table, self.assumptions, detectors, scope=scope)
         self.routing = Routing(self.table, self.assumptions, detections)
 
     # Results

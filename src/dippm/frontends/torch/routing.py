@@ -195,7 +195,7 @@ class Routing:
                     return None, None
                 picked += [item] if places is None else places.unbind(1)
             return None, func(arguments["self"], picked)
-        return None, self._detections.keep(name, arguments)
+        return None, self._detections.keep(func, arguments)
 
     def _index(self, tensor: torch.Tensor) -> int:
         return self._table.slot(self._table.adopt(tensor)).index
