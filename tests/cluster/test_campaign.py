@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 MODELS = 40
 # Long enough to disturb a campaign in the middle; what is left is then done in a hurry.
 ROW_S = 0.1
-LIMIT_S = 120
+LIMIT_S = 240
 
 
 def start(two_nodes: Any, store: Path, journal: Path, *, row_s: float = ROW_S) -> subprocess.Popen[str]:
