@@ -62,8 +62,8 @@ class LatencyBreakdown:
         half_width: Half-width of the 90 % interval of ``log(measured / predicted)`` where what made the times knows
             one; None where it does not, NaN at batches where it does not.
         least_ms: What the device takes at least, whatever the times are.
-        paused_ms: What of the time of each node no kernel runs in: the device makes it ready. As far as it is known:
-            what of that a captured graph waits for as well counts as running.
+        paused_ms: What of the time of each node no kernel runs in, for the device makes it ready, as far as that is
+            known; what a captured graph waits for as well counts as running.
         start: First node of each graph; None where all nodes are of one.
 
     Shapes:

@@ -202,10 +202,10 @@ def time_and_energy_intervals(
     """Ends of the 90 % intervals of the time, ms, and of the energy, J.
 
     The errors of the device's time, of the host's and of the power are independent of each other. A host that is fast
-    enough is not waited for, however much faster it is: below that the device's error counts alone. No call takes less
-    than what its operators move takes to come from memory. A board that waits longer for its host draws no more than
-    idle power for that, and less for kernels that run longer (:meth:`BoardLoad.energy_spreads`): the energy is known
-    better than the time and the power are together.
+    enough is not waited for, however much faster it is: there the device's error counts nearly in full. No call takes
+    less than what its operators move takes to come from memory. A board that waits longer for its host draws no more
+    than idle power for that, and less for kernels that run longer (:meth:`BoardLoad.energy_spreads`): the energy is
+    known better than the time and the power are together.
 
     Args:
         breakdown: The time.

@@ -78,7 +78,7 @@ def find_detectors(module: nn.Module) -> Detectors | None:
 
 
 @contextmanager
-def boxes_as_counted(module: nn.Module, assumptions: list[str]) -> Iterator[None]:
+def boxes_as_counted(detectors: Detectors | None, assumptions: list[str]) -> Iterator[None]:
     """Have a detector of torchvision go on with boxes as it does on a GPU, and with masks as large as their image.
 
     On a CPU it drops boxes class by class, which takes more launches. On a GPU it does where their coordinates are many
@@ -86,11 +86,11 @@ def boxes_as_counted(module: nn.Module, assumptions: list[str]) -> Iterator[None
     resized to its box, of which only the image tells the size.
 
     Args:
-        module: What is run inside of this; nothing is changed where it holds no detector.
+        detectors: Those of what is run inside of this; nothing is changed where it has none.
         assumptions: Where to report what is assumed.
     """
     with ExitStack() as changes:
-        if find_detectors(module) is not None:
+        if detectors is not None:
             boxes, heads = sys.modules.get(_BOXES), sys.modules.get(_HEADS)
             at_once, paste = getattr(boxes, _AT_ONCE, None), getattr(heads, _PASTE, None)
             if at_once is not None and hasattr(boxes, _BY_CLASS):

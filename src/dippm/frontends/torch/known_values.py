@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dippm.frontends.torch.asked_values import COMPARISONS, DRAWN_MEANS
+from dippm.frontends.torch.asked_values import COMPARISONS, DRAWN_MEANS, FINITENESS, SEARCHES
 from dippm.frontends.torch.meta_tensors import tensors_in, without_values
 from dippm.frontends.torch.one_number import everywhere, filled, same_everywhere
 from dippm.frontends.torch.plans import OpPlan
@@ -32,6 +32,7 @@ _APART = (
 _CHECKED = "The input is taken to pass the checks of its values that the model makes."
 _ABSENT = "Input '{}' is taken not to contain {}, which the model looks for: padding, in most cases."
 _CPU = torch.device("cpu")
+_DIFFER = torch.ops.aten.ne.Tensor
 _UNINITIALISED = frozenset({"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"})
 
 
@@ -72,6 +73,17 @@ class KnownValues:
 
     def _has_one_number(self, tensors: Iterable[torch.Tensor]) -> bool:
         return any(self._table.slot(tensor).storage.is_one_number for tensor in tensors)
+
+    def note(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Look whether an operator asks of values what one answer is taken for."""
+        if func in FINITENESS:
+            self.assume_finite(result, FINITENESS[func])
+        elif func is _DIFFER:
+            self.assume_apart(result, *map(self._table.adopt, args))
+        elif func in COMPARISONS:
+            self.note_compared(func, result, self._table.adopt(args[0]), args[1])
+        elif func in SEARCHES:
+            self.assume_compared(func, result, self._table.adopt(args[0]))
 
     def assume_finite(self, found: torch.Tensor, answer: bool) -> None:
         """Take numbers that nobody knows to be finite, for a model that asks whether they are."""

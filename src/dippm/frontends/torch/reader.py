@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from dippm.frontends.torch.asked_values import (
 )
 from dippm.frontends.torch.autograd_functions import gradients_followed
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs, unknown_name
-from dippm.frontends.torch.detections import boxes_as_counted, find_detectors
+from dippm.frontends.torch.detections import Detectors, boxes_as_counted, find_detectors
 from dippm.frontends.torch.exported_module import ExportedModule
 from dippm.frontends.torch.forward_errors import forward_error
 from dippm.frontends.torch.generation import GenerationModule, StepResult
@@ -181,6 +182,10 @@ class _Reading:
         again = self._read_turned(batch_hint, found)
         return again or _with_warning(graph, warn_of_time_first(found, is_turned=False))
 
+    @cached_property
+    def _detectors(self) -> Detectors | None:
+        return find_detectors(self.module)
+
     @property
     def _attention(self) -> frozenset[str]:
         if isinstance(self.module, ExportedModule):
@@ -294,7 +299,7 @@ class _Reading:
                         has_registered_weights=not isinstance(self.module, torch.jit.ScriptModule)
                         or any(True for _ in self.module.parameters()),
                         is_differentiated=self.mode is Mode.TRAINING,
-                        detectors=find_detectors(self.module),
+                        detectors=self._detectors,
                     )
                     return self._record(recorder, batch=batch)
             except FloatIndicesError as exc:
@@ -350,7 +355,7 @@ class _Reading:
             full_masks=self.full_masks,
             full_lengths=self.full_lengths,
         )
-        with collection_paused(), compiler_off(), boxes_as_counted(self.module, recorder.assumptions):
+        with collection_paused(), compiler_off(), boxes_as_counted(self._detectors, recorder.assumptions):
             # Models that draw random numbers on the host, to leave out layers or to place masks, draw the same ones.
             random.seed(0)
             np.random.seed(0)

@@ -20,14 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dippm.costs.autocast import CAST_KINDS, LOWERED, RAISED
 from dippm.costs.decompositions import FLOPS_PER_ELEMENT, warn_of_decomposition
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
-from dippm.frontends.torch.asked_values import (
-    COMPARISONS,
-    DRAWN_MEANS,
-    FINITENESS,
-    SEARCHES,
-    DataDependentError,
-    FloatIndicesError,
-)
+from dippm.frontends.torch.asked_values import DRAWN_MEANS, DataDependentError, FloatIndicesError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.autocast_regions import AutocastRegions
 from dippm.frontends.torch.call_forms import changes_only_device, is_fused, is_mask_index, is_view_of_parts, kind_of
@@ -68,7 +61,6 @@ _META = torch.device("meta")
 _OPERATOR_LIMIT = 2_000_000  # the largest models run some ten thousand
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _DETACH = "detach"
-_DIFFER = torch.ops.aten.ne.Tensor
 # What asks for a value to refuse others.
 _CHECKS = frozenset({"equal", "_local_scalar_dense"})
 # Compositions that compare values only to refuse windows that no signal comes back from.
@@ -239,14 +231,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = self._dispatch(func, args, kwargs or {})
             if isinstance(func, torch._ops.OpOverload):
                 self.routing.note(func, args, kwargs or {}, result)
-            if func in FINITENESS:
-                self.values.assume_finite(result, FINITENESS[func])
-            elif func is _DIFFER:
-                self.values.assume_apart(result, *map(self.table.adopt, args))
-            elif func in COMPARISONS:
-                self.values.note_compared(func, result, self.table.adopt(args[0]), args[1])
-            elif func in SEARCHES:
-                self.values.assume_compared(func, result, self.table.adopt(args[0]))
+            self.values.note(func, args, result)
             return result
         except Exception as exc:
             self.raised = exc
