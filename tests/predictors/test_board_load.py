@@ -132,3 +132,10 @@ def test_at_the_predicted_time_it_draws_what_was_predicted(builder: Any) -> None
     load = predictor.load_of(graph, batch=4096, device=A100, conditions=Conditions())
     power = load.power_w(Calibration.read().power, A100, np.array([prediction.latency_ms]))
     assert prediction.energy_j == pytest.approx(float(power[0]) * prediction.latency_ms / 1e3, rel=1e-6)
+
+
+def test_figures_of_one_graph_have_no_axis_of_graphs(builder: Any) -> None:
+    x = builder.input(builder.N, 64)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(64, 64)], builder.N, 64)
+    load = PhysicsPredictor.load().load_of(builder.graph(), batch=4, device=A100, conditions=Conditions())
+    assert np.shape(load.paused_share) == load.busy_share.shape == (1,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,11 @@ class BoardLoad:
             paused_share=paused_share,
             start=breakdown.start,
         )
+
+    def of_only_call(self) -> BoardLoad:
+        """The same, where there is one graph, with figures that have no axis of graphs."""
+        paused_share = np.broadcast_to(self.paused_share, (len(self.kernel_share), 1))[:, 0]
+        return replace(self, paused_share=paused_share, start=None)
 
     @property
     def busy_share(self) -> FloatArray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -220,8 +220,7 @@ class PhysicsPredictor:
         (breakdown,) = self._times.break_down(prepared, [device])
         fusion = prepared.compiled.plan.work.fusion
         kernel = None if fusion is None else fusion.kernel
-        # Its figures have no axis of graphs.
-        return replace(BoardLoad.of(breakdown, prepared.work_on(device), kernel=kernel), start=None)
+        return BoardLoad.of(breakdown, prepared.work_on(device), kernel=kernel).of_only_call()
 
     def _prepare(
         self, graphs: Sequence[Graph], *, batches: Sequence[int], conditions: Conditions, software: Software
