@@ -27,9 +27,9 @@ def _corrections(members: list[AdditiveNetwork], features: np.ndarray, *messages
     ensemble = Ensemble([{name: values.numpy() for name, values in each.state_dict().items()} for each in members])
     neighbours = [Neighbours.of(each, count=features.shape[1]) for each in messages]
     nothing = np.zeros((features.shape[1], 0), dtype=np.float32)
-    known = ensemble.embed(nothing, ensemble.first_layer(slice(0)))
+    known = ensemble.embed(nothing, ensemble.first_layer(slice(0), has_bias=False))
     number = np.arange(features.shape[1])
-    return ensemble.corrections(features, ensemble.first_layer(), known, number, *neighbours)
+    return ensemble.corrections(features, ensemble.first_layer(has_bias=True), known, number, *neighbours)
 
 
 @pytest.mark.parametrize(("nodes", "edges"), [(50, 0), (50, 1), (50, 200), (64, 64 * 64), (600, 1), (600, 2000)])
@@ -65,9 +65,11 @@ def test_features_can_be_embedded_in_parts() -> None:
     columns, number = np.array([0, 8, 3]), random.integers(4, size=70)
     rest, rows = np.setdiff1d(np.arange(9), columns), random.normal(size=(4, 3)).astype(np.float32)
     features[..., columns] = rows[number]
-    known = ensemble.embed(rows, ensemble.first_layer(columns))
+    known = ensemble.embed(rows, ensemble.first_layer(columns, has_bias=False))
     silence = Neighbours.of(none, count=70)
-    in_parts = ensemble.corrections(features[..., rest], ensemble.first_layer(rest), known, number, silence, silence)
+    in_parts = ensemble.corrections(
+        features[..., rest], ensemble.first_layer(rest, has_bias=True), known, number, silence, silence
+    )
     assert in_parts == pytest.approx(_corrections([network], features, none, none), abs=1e-5)
 
 

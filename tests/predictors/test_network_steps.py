@@ -8,7 +8,7 @@ import pytest
 
 from dippm.features.physical import Messages
 from dippm.predictors import network_steps
-from dippm.predictors.network_steps import Neighbours, begin, listen, multiply
+from dippm.predictors.network_steps import Layer, Neighbours, begin, listen, multiply
 
 needs_compiled = pytest.mark.skipif(not network_steps._IS_COMPILED, reason="dippm was installed without a C compiler")
 WIDTHS = (4, 8, 16)
@@ -57,12 +57,12 @@ def test_a_layer_of_each_member(count: int, columns: int) -> None:
     random = np.random.default_rng(count)
     weights, bias = _draw(random, 2, 7, columns), _draw(random, 2, columns)
     shared, own = _draw(random, 3, count, 7), _draw(random, 3, 2, count, 7)
-    result = multiply(shared, weights, bias)
+    result = multiply(shared, Layer.of(weights, bias))
     assert result.shape == (3, 2, count, columns)
     assert result.dtype == np.float32
     assert result == pytest.approx(np.einsum("bnk,mkj->bmnj", shared, weights) + bias[:, None], abs=1e-4)
     expected = np.einsum("bmnk,mkj->bmnj", own, weights) + bias[:, None]
-    assert multiply(own, weights, bias) == pytest.approx(expected, abs=1e-4)
+    assert multiply(own, Layer.of(weights, bias)) == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.usefixtures("language")
@@ -72,7 +72,7 @@ def test_a_first_layer_of_which_a_part_is_known(count: int, columns: int) -> Non
     random = np.random.default_rng(count)
     values, weights, bias = _draw(random, 3, count, 7), _draw(random, 2, 7, columns), _draw(random, 2, columns)
     known, number = _draw(random, 2, 5, columns), random.integers(5, size=count)
-    result = begin(values, weights, bias, known, number)
+    result = begin(values, Layer.of(weights, bias), known, number)
     assert result.shape == (3, 2, count, columns)
     assert result.dtype == np.float32
     whole = np.einsum("bnk,mkj->bmnj", values, weights) + bias[:, None] + known[:, number]
@@ -94,7 +94,7 @@ def test_a_round_of_messages(count: int, edges: int, width: int) -> None:
                 told[:, :, own, first : first + width] += heard.weight[edge] * values[:, :, heard.source[edge]]
     told[..., 2 * width :] = values
     expected = values + np.maximum(np.einsum("bmnk,mkj->bmnj", told, weights) + bias[:, None], 0.0)
-    result = listen(values, producers, consumers, weights, bias)
+    result = listen(values, producers, consumers, Layer.of(weights, bias))
     assert result.dtype == np.float32
     assert result == pytest.approx(expected, rel=1e-4, abs=1e-3)
 
@@ -105,14 +105,14 @@ def test_an_operator_gets_the_same_alone_and_beside_others(width: int) -> None:
     if not _has(width):
         pytest.skip("not on this processor")
     random = np.random.default_rng(width)
-    weights, bias = _draw(random, 2, 141, 64), _draw(random, 2, 64)
+    layer = Layer.of(_draw(random, 2, 141, 64), _draw(random, 2, 64))
     values = _draw(random, 1, 100, 141)
-    together = multiply(values, weights, bias)
+    together = multiply(values, layer)
     for first, stop in ((0, 1), (7, 20), (99, 100), (3, 100)):
-        assert (multiply(values[:, first:stop], weights, bias) == together[:, :, first:stop]).all()
+        assert (multiply(values[:, first:stop], layer) == together[:, :, first:stop]).all()
     known, number = _draw(random, 2, 9, 64), random.integers(9, size=100)
-    begun = begin(values, weights, bias, known, number)
-    assert (begin(values[:, 7:20], weights, bias, known, number[7:20]) == begun[:, :, 7:20]).all()
+    begun = begin(values, layer, known, number)
+    assert (begin(values[:, 7:20], layer, known, number[7:20]) == begun[:, :, 7:20]).all()
     _use_widest()
 
 
@@ -120,7 +120,8 @@ def test_values_need_not_lie_side_by_side() -> None:
     random = np.random.default_rng(1)
     values, weights, bias = _draw(random, 40, 2, 9), _draw(random, 1, 9, 4), _draw(random, 1, 4)
     turned, of_weights = values.transpose(1, 0, 2), np.asfortranarray(weights)
-    assert (multiply(turned, of_weights, bias) == multiply(np.ascontiguousarray(turned), weights, bias)).all()
+    expected = multiply(np.ascontiguousarray(turned), Layer.of(weights, bias))
+    assert (multiply(turned, Layer.of(of_weights, bias)) == expected).all()
 
 
 @pytest.mark.usefixtures("language")
@@ -128,9 +129,9 @@ def test_operators_that_hear_need_not_lie_side_by_side() -> None:
     random = np.random.default_rng(3)
     values, weights, bias = _draw(random, 4, 3, 5, 8), _draw(random, 3, 24, 8), _draw(random, 3, 8)
     heard = _neighbours(random, count=5, edges=9)
-    expected = listen(values, heard, heard, weights, bias)
+    expected = listen(values, heard, heard, Layer.of(weights, bias))
     for turned, of_weights in ((np.asfortranarray(values), weights), (values, np.asfortranarray(weights))):
-        assert listen(turned, heard, heard, of_weights, bias) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        assert listen(turned, heard, heard, Layer.of(of_weights, bias)) == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
 def _call(**changed: Any) -> None:
@@ -144,8 +145,8 @@ def _call(**changed: Any) -> None:
         "consumers_start": start,
         "consumers_source": np.array([1, 0, 1]),
         "consumers_weight": _draw(random, 3),
-        "weights": _draw(random, 2, 24, 8),
-        "bias": _draw(random, 2, 8),
+        "panels": _draw(random, 2, 1, 24, 16),
+        "starts": _draw(random, 2, 1, 16),
         "result": _draw(random, 4, 2, 8),
     } | changed
     network_steps._network.listen(*given.values())
@@ -165,10 +166,15 @@ def _call(**changed: Any) -> None:
         ("values", np.zeros((3, 2, 8), dtype=np.float32)),
         ("values", np.zeros((4, 3, 8), dtype=np.float32)),
         ("values", np.zeros((4, 2, 7), dtype=np.float32)),
-        ("weights", np.zeros((2, 8, 8), dtype=np.float32)),
-        ("weights", np.zeros((0, 24, 8), dtype=np.float32)),
-        ("bias", np.zeros((1, 8), dtype=np.float32)),
+        ("panels", np.zeros((2, 1, 8, 16), dtype=np.float32)),
+        ("panels", np.zeros((2, 2, 24, 16), dtype=np.float32)),
+        ("panels", np.zeros((2, 1, 24, 8), dtype=np.float32)),
+        ("panels", np.zeros((0, 1, 24, 16), dtype=np.float32)),
+        ("starts", np.zeros((1, 1, 16), dtype=np.float32)),
+        ("starts", np.zeros((2, 2, 16), dtype=np.float32)),
+        ("starts", np.zeros((2, 1, 8), dtype=np.float32)),
         ("result", np.zeros((5, 2, 8), dtype=np.float32)),
+        ("result", np.zeros((4, 2, 17), dtype=np.float32)),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(name: str, value: np.ndarray) -> None:
@@ -178,14 +184,14 @@ def test_sizes_that_do_not_fit_are_refused(name: str, value: np.ndarray) -> None
 
 
 @needs_compiled
-@pytest.mark.parametrize("name", ["values", "producers_source", "consumers_weight", "weights", "bias"])
+@pytest.mark.parametrize("name", ["values", "producers_source", "consumers_weight", "panels", "starts"])
 def test_a_result_within_what_is_read_is_refused(name: str) -> None:
     shape, dtype = {
         "values": ((4, 2, 8), np.float32),
         "producers_source": ((3,), np.int64),
         "consumers_weight": ((3,), np.float32),
-        "weights": ((2, 24, 8), np.float32),
-        "bias": ((2, 8), np.float32),
+        "panels": ((2, 1, 24, 16), np.float32),
+        "starts": ((2, 1, 16), np.float32),
     }[name]
     memory = np.zeros(1000, dtype=np.float32)
     read = memory[32:].view(dtype)[: int(np.prod(shape))].reshape(shape)
@@ -198,12 +204,12 @@ def test_a_result_within_what_is_read_is_refused(name: str) -> None:
 def test_sizes_of_a_layer_that_do_not_fit_are_refused() -> None:
     good = {
         "values": np.zeros((3, 5, 7), dtype=np.float32),
-        "weights": np.zeros((2, 7, 4), dtype=np.float32),
-        "bias": np.zeros((2, 4), dtype=np.float32),
+        "panels": np.zeros((2, 1, 7, 16), dtype=np.float32),
+        "starts": np.zeros((2, 1, 16), dtype=np.float32),
         "result": np.zeros((6, 5, 4), dtype=np.float32),
     }
     network_steps._network.multiply(*good.values())
-    for name, shape in (("values", (2, 5, 7)), ("values", (3, 5, 6)), ("values", (3, 4, 7)), ("result", (6, 5, 3))):
+    for name, shape in (("values", (2, 5, 7)), ("values", (3, 5, 6)), ("values", (3, 4, 7)), ("result", (6, 5, 17))):
         with pytest.raises(ValueError, match="sizes that fit"):
             network_steps._network.multiply(*(good | {name: np.zeros(shape, dtype=np.float32)}).values())
 
@@ -214,8 +220,9 @@ def test_sizes_of_a_layer_that_do_not_fit_are_refused() -> None:
     [
         ("values", np.zeros((6, 5, 7), dtype=np.float32)),
         ("values", np.zeros((3, 4, 7), dtype=np.float32)),
-        ("weights", np.zeros((2, 6, 4), dtype=np.float32)),
-        ("bias", np.zeros((2, 3), dtype=np.float32)),
+        ("panels", np.zeros((2, 1, 6, 16), dtype=np.float32)),
+        ("panels", np.zeros((2, 0, 7, 16), dtype=np.float32)),
+        ("starts", np.zeros((2, 1, 12), dtype=np.float32)),
         ("known", np.zeros((1, 3, 4), dtype=np.float32)),
         ("known", np.zeros((2, 3, 5), dtype=np.float32)),
         ("known", np.zeros((2, 2, 4), dtype=np.float32)),
@@ -229,8 +236,8 @@ def test_sizes_of_a_layer_that_do_not_fit_are_refused() -> None:
 def test_parts_of_a_first_layer_that_do_not_fit_are_refused(name: str, value: np.ndarray) -> None:
     given = {
         "values": np.zeros((3, 5, 7), dtype=np.float32),
-        "weights": np.zeros((2, 7, 4), dtype=np.float32),
-        "bias": np.zeros((2, 4), dtype=np.float32),
+        "panels": np.zeros((2, 1, 7, 16), dtype=np.float32),
+        "starts": np.zeros((2, 1, 16), dtype=np.float32),
         "known": np.zeros((2, 3, 4), dtype=np.float32),
         "number": np.array([0, 1, 2, 1, 0]),
         "result": np.zeros((6, 5, 4), dtype=np.float32),
@@ -248,7 +255,7 @@ def test_parts_of_a_first_layer_that_do_not_fit_are_refused(name: str, value: np
         ("values", np.zeros((4, 8), dtype=np.float32)),
         ("producers_source", np.zeros(3, dtype=np.int32)),
         ("producers_source", np.zeros(3)),
-        ("weights", b"1234"),
+        ("panels", b"1234"),
     ],
 )
 def test_only_arrays_of_their_format_are_taken(name: str, value: Any) -> None:
@@ -262,3 +269,8 @@ def test_a_processor_has_no_other_widths() -> None:
         network_steps._network.use(5)
     with pytest.raises(TypeError):
         network_steps._network.multiply(np.zeros((1, 1, 1), dtype=np.float32))
+
+
+def test_biases_of_another_layer_are_refused() -> None:
+    with pytest.raises(ValueError, match="biases of shape"):
+        Layer.of(np.zeros((2, 7, 4), dtype=np.float32), np.zeros((2, 1), dtype=np.float32))

@@ -40,10 +40,13 @@ def for_nodes(values: FloatArray, start: IndexArray | None, *, count: int) -> Fl
         count: Number of all nodes.
 
     Shapes:
-        values: [..., G], or [...] where all nodes are of one; start: [G]; result: [..., n_nodes], or [..., 1].
+        values: [..., G], or [...] where all nodes are of one; start: [G]; result: [..., n_nodes], or [..., 1] where
+        there is one call.
     """
     if start is None:
         return values[..., None]
+    if len(start) == 1:
+        return values
     result: FloatArray = np.repeat(values, np.diff(start, append=count), axis=-1)
     return result
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,7 @@ class PowerModel:
         return self.on(device).idle * device.board_power_w
 
 
+@lru_cache(maxsize=256)
 def chip_process(device: DeviceSpec) -> ChipProcess:
     """The process that a device's chip is made in, by its compute capability."""
     return latest_figure(_PROCESSES, device)

@@ -154,6 +154,12 @@ def placed_elements(plan: KernelPlan, at: WorkloadAt, *, is_training: bool) -> t
         at: Their work.
         is_training: Whether they are those of a training step.
     """
+    return _placed_at(at, plan, is_training=is_training)
+
+
+@keep_answers
+def _placed_at(at: WorkloadAt, plan: KernelPlan, *, is_training: bool) -> tuple[IndexArray, FloatArray]:
+    """What :func:`placed_elements` gives."""
     node, elements = _placed(plan, is_training=is_training)
     return node, evaluate(elements, at.batches)
 
@@ -193,22 +199,42 @@ def joins_ms(
 
     Source: ``getCatGridContig`` and ``CatArrayBatchedCopy`` in PyTorch's ``ATen/native/cuda/Shape.cu``.
     """
-    node, is_one_by_one, operands, per_block, elements, of_operands = _joins(plan, layout)
+    node, operands, elements, most_blocks = _joins_at(at, plan, layout)
     sm_cycles_per_ms = device.sm_count * _cycles_per_ms(device)
-    elements_ms = rates.join_cycles / sm_cycles_per_ms * np.where(is_one_by_one, evaluate(elements, at.batches), 0.0)
+    elements_ms = rates.join_cycles / sm_cycles_per_ms * elements
     if not len(node) or not rates.join_block_cycles:
         return node, elements_ms
+    blocks = operands * np.minimum(most_blocks, _BLOCKS_OF_AN_OPERAND * device.sm_count)
+    return node, np.maximum(elements_ms, rates.join_block_cycles / sm_cycles_per_ms * blocks)
+
+
+@keep_answers
+def _joins_at(
+    at: WorkloadAt, plan: KernelPlan, layout: Layout
+) -> tuple[IndexArray, IndexArray, FloatArray, FloatArray]:
+    """Concatenations.
+
+    Returns:
+        The nodes, how many operands each has, how many elements it copies one by one, and for how many blocks the
+        largest of its operands has work.
+
+    Shapes:
+        [n], [n], [B, n], [B, n].
+    """
+    node, is_one_by_one, operands, per_block, elements, of_operands = _joins(plan, layout)
+    one_by_one = np.where(is_one_by_one, evaluate(elements, at.batches), 0.0)
+    if not len(node):
+        return node, operands, one_by_one, one_by_one.copy()
     first = np.cumsum(operands) - operands
     largest = np.maximum.reduceat(evaluate(of_operands, at.batches), first, axis=1)
-    blocks = operands * np.minimum(np.ceil(largest / per_block), _BLOCKS_OF_AN_OPERAND * device.sm_count)
-    return node, np.maximum(elements_ms, rates.join_block_cycles / sm_cycles_per_ms * blocks)
+    return node, operands, one_by_one, np.ceil(largest / per_block)
 
 
 @keep_answers
 def _joins(
     plan: KernelPlan, layout: Layout
 ) -> tuple[IndexArray, npt.NDArray[np.bool_], IndexArray, FloatArray, FloatArray, FloatArray]:
-    """Concatenations with the batch left open.
+    """The same with the batch left open.
 
     Returns:
         The nodes, whether each copies one by one, how many operands it has, how many elements a block copies, and the
@@ -291,14 +317,23 @@ def add_windows_and_groups(
 
 def windows_ms(plan: KernelPlan, at: WorkloadAt, *, device: DeviceSpec, rates: Rates) -> tuple[IndexArray, FloatArray]:
     """Pooling by windows, and what its elements and all that they read take, ms, [n] and [B, n]."""
-    has_window = ~plan.work.sizes.is_kind(OpKind.GLOBAL_POOL)[at.pool.node]
-    node = at.pool.node[has_window]
-    tap_cycles = rates.pool_tap_cycles * np.where(plan.work.sizes.is_kind(OpKind.MAX_POOL)[node], 1.0, _MEAN_TAP)
-    cycles = (
-        rates.pool_element_cycles
-        + tap_cycles * np.broadcast_to(at.pool.window, at.pool.out_elements.shape)[:, has_window]
-    )
-    return node, cycles * at.pool.out_elements[:, has_window] / (device.sm_count * _cycles_per_ms(device))
+    node, tap, window, elements = _windows_at(at, plan)
+    cycles = rates.pool_element_cycles + rates.pool_tap_cycles * tap * window
+    return node, cycles * elements / (device.sm_count * _cycles_per_ms(device))
+
+
+@keep_answers
+def _windows_at(at: WorkloadAt, plan: KernelPlan) -> tuple[IndexArray, FloatArray, FloatArray, FloatArray]:
+    """Pooling by windows: the nodes, what a read counts, how many there are for an element, and the elements.
+
+    Shapes:
+        [n], [n], [B, n], [B, n].
+    """
+    sizes, pool = plan.work.sizes, at.pool
+    has_window = ~sizes.is_kind(OpKind.GLOBAL_POOL)[pool.node]
+    node, elements = pool.node[has_window], pool.out_elements[:, has_window]
+    tap = np.where(sizes.is_kind(OpKind.MAX_POOL)[node], 1.0, _MEAN_TAP)
+    return node, tap, np.broadcast_to(pool.window, pool.out_elements.shape)[:, has_window], elements
 
 
 def add_turns(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -76,91 +75,51 @@ def live_memory_each(
     """
     if not timelines:
         return []
-    sizes, models = as_batches(batches), len(timelines)
-    purpose = np.concatenate([timeline.purpose for timeline in timelines])
+    sizes = as_batches(batches)
     pieces = evaluate(np.concatenate([timeline.bytes_of for timeline in timelines]), sizes)
     if without:
         is_left_out = np.zeros(len(Purpose), dtype=np.bool_)
         is_left_out[list(without)] = True
-        pieces[:, is_left_out[purpose]] = 0.0
-    first_piece = _starts_of([timeline.purpose for timeline in timelines])[:-1]
-
-    def summed(piece: IndexArray, model: IndexArray) -> FloatArray:
-        return np.array([np.bincount(model, row, minlength=models) for row in pieces.take(piece, axis=1)])
-
-    weight, weight_model = _joined([timeline.weights for timeline in timelines], first_piece)
-    given, given_model = _joined([timeline.inputs for timeline in timelines], first_piece)
-    weights, inputs, cache = summed(weight, weight_model), summed(given, given_model), np.zeros((len(sizes), models))
-    if any(Purpose.CACHE in timeline.purposes for timeline in timelines):
-        is_cache = purpose[given] == Purpose.CACHE
-        cache = summed(given[is_cache], given_model[is_cache])
-    event_start = _starts_of([timeline.event_piece for timeline in timelines])
-    event_piece, event_model = _joined([timeline.event_piece for timeline in timelines], first_piece)
-    change = pieces.take(event_piece, axis=1) * np.concatenate([timeline.event_sign for timeline in timelines])
-    # Behind all events stands what is there from the start, which is the peak of a model without nodes.
-    start, count = weights + inputs, len(event_piece)
-    live = np.concatenate([change, start], axis=1)
-    peak_event = np.tile(count + np.arange(models), (len(sizes), 1))
-    for model, (first, stop) in enumerate(pairwise(event_start.tolist())):
-        if first < stop:
-            own = live[:, first:stop]
-            own.cumsum(axis=1, out=own)
-            own += start[:, model, None]
-            peak_event[:, model] = first + own.argmax(axis=1)
-    is_before = np.arange(count) <= peak_event[:, event_model]
-    kind = event_model * len(Purpose) + purpose[event_piece]
-    held = np.array(
-        [np.bincount(kind, row, minlength=models * len(Purpose)) for row in np.where(is_before, change, 0.0)]
-    ).reshape(len(sizes), models, len(Purpose))
-    workspace = held[..., _WORKSPACES].sum(axis=2)
-    gradients, state = held[..., Purpose.GRADIENT], held[..., Purpose.OPTIMIZER_STATE]
-    cache = cache + held[..., Purpose.CACHE]
-    peak = np.take_along_axis(live, peak_event, axis=1)
-    marks = [timeline.node_start for timeline in timelines]
-    mark, _ = _joined(marks, event_start[:-1])
-    of_nodes = np.maximum.reduceat(live[:, :count], mark, axis=1) if count else np.zeros((len(sizes), 0))
-    event_node = np.concatenate([*(timeline.event_node for timeline in timelines), np.full(models, -1)])
-    # A row each for a model.
-    figures = {
-        "peak_bytes": peak,
-        "peak_node": event_node[peak_event],
-        "weight_bytes": weights,
-        "gradient_bytes": gradients,
-        "state_bytes": state,
-        "cache_bytes": cache,
-        "workspace_bytes": workspace,
-        "activation_bytes": peak - weights - gradients - state - cache - workspace,
-    }
+        pieces[:, is_left_out[np.concatenate([timeline.purpose for timeline in timelines])]] = 0.0
+    ends = np.cumsum([len(timeline.purpose) for timeline in timelines])[:-1]
     return [
-        LiveMemory(
-            batches=sizes,
-            live_bytes=of_nodes[:, first:stop].reshape(len(sizes), timeline.steps, -1).max(axis=1)
-            if timeline.steps > 1
-            else of_nodes[:, first:stop],
-            **{name: figure[:, model] for name, figure in figures.items()},
-        )
-        for model, (timeline, (first, stop)) in enumerate(
-            zip(timelines, pairwise(_starts_of(marks).tolist()), strict=True)
-        )
+        _follow(timeline, own, sizes) for timeline, own in zip(timelines, np.split(pieces, ends, axis=1), strict=True)
     ]
 
 
-def _starts_of(columns: Sequence[npt.NDArray[np.generic]]) -> IndexArray:
-    """Where each begins where they lie side by side, and behind the last one, [n + 1]."""
-    return np.cumsum([0, *map(len, columns)])
-
-
-def _joined(columns: Sequence[IndexArray], before: IndexArray) -> tuple[IndexArray, IndexArray]:
-    """Places that each model numbers from 0, numbered through, and the model that each is of.
-
-    Args:
-        columns: The places, of each model.
-        before: What is added to those of each model.
-
-    Shapes:
-        before: [models]; both results: [n].
-    """
-    if len(columns) == 1:
-        return columns[0] + before[0], np.zeros(len(columns[0]), dtype=np.int64)
-    model = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
-    return np.concatenate(columns) + before[model], model
+def _follow(timeline: MemoryTimeline, pieces: FloatArray, batches: FloatArray) -> LiveMemory:
+    """The live memory of one model; pieces: bytes of each, [B, P]."""
+    weights, given = (pieces.take(own, axis=1) for own in (timeline.weights, timeline.inputs))
+    weight_bytes = weights.sum(axis=1)
+    start = weight_bytes + given.sum(axis=1)
+    cache_bytes = given[:, timeline.purpose[timeline.inputs] == Purpose.CACHE].sum(axis=1)
+    held = np.zeros((len(batches), len(Purpose)))
+    peak_bytes, peak_node = start, np.full(len(batches), -1)
+    of_nodes = np.zeros((len(batches), 0))
+    if len(timeline.event_piece):
+        change = pieces.take(timeline.event_piece, axis=1)
+        change *= timeline.event_sign
+        live = change.cumsum(axis=1)
+        live += start[:, None]
+        peak_event = live.argmax(axis=1)
+        peak_bytes, peak_node = live[np.arange(len(batches)), peak_event], timeline.event_node[peak_event]
+        for own, row, stop in zip(held, change, (peak_event + 1).tolist(), strict=True):
+            own[:] = np.bincount(timeline.event_purpose[:stop], row[:stop], minlength=len(Purpose))
+        of_nodes = np.maximum.reduceat(live, timeline.node_start, axis=1)
+        if timeline.steps > 1:
+            of_nodes = of_nodes.reshape(len(batches), timeline.steps, -1).max(axis=1)
+    cache_bytes += held[:, Purpose.CACHE]
+    gradients, state, workspace = held[:, Purpose.GRADIENT], held[:, Purpose.OPTIMIZER_STATE], held[:, _WORKSPACES]
+    workspace_bytes = workspace.sum(axis=1)
+    return LiveMemory(
+        batches=batches,
+        live_bytes=of_nodes,
+        peak_bytes=peak_bytes,
+        peak_node=peak_node,
+        weight_bytes=weight_bytes,
+        gradient_bytes=gradients,
+        state_bytes=state,
+        cache_bytes=cache_bytes,
+        workspace_bytes=workspace_bytes,
+        activation_bytes=peak_bytes - weight_bytes - gradients - state - cache_bytes - workspace_bytes,
+    )

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Concatenate, ParamSpec, cast
+
+import numpy as np
+import numpy.typing as npt
+
 from dippm.costs.precision import Arithmetic
 from dippm.devices import DeviceSpec
 
-__all__ = ["OF_FP16", "fp16_operations", "tensor_format", "tensor_tflops"]
+__all__ = ["OF_FP16", "fp16_operations", "of_every_format", "tensor_format", "tensor_tflops"]
+
+FloatArray = npt.NDArray[np.float64]
+
+_Asked = ParamSpec("_Asked")
 
 #: Rate of each format on tensor cores over that of FP16, accumulated alike.
 OF_FP16 = {
@@ -52,3 +63,22 @@ def fp16_operations(device: DeviceSpec, arithmetic: Arithmetic) -> float:
     peak = tensor_tflops(device, arithmetic)
     is_slow = fp16 is not None and 0.0 < peak < (1.0 - _ROUNDING) * usual * fp16
     return max(1.0, 1.0 / usual) if is_slow else 1.0 / usual
+
+
+def of_every_format(
+    function: Callable[Concatenate[DeviceSpec, Arithmetic, _Asked], float],
+) -> Callable[Concatenate[DeviceSpec, _Asked], FloatArray]:
+    """What a function says of all formats on a device, [len(Arithmetic)], worked out once and not to be written to.
+
+    Args:
+        function: Depends on its arguments alone, which can be hashed.
+    """
+
+    @lru_cache(maxsize=256)
+    @wraps(function)
+    def table(device: DeviceSpec, *args: _Asked.args, **kwargs: _Asked.kwargs) -> FloatArray:
+        result = np.array([function(device, arithmetic, *args, **kwargs) for arithmetic in Arithmetic])
+        result.flags.writeable = False
+        return result
+
+    return cast("Callable[Concatenate[DeviceSpec, _Asked], FloatArray]", table)

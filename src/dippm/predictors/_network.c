@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#define COLUMNS 16 /* Columns of the weights that are worked on together: a panel. */
+#define COLUMNS 16 /* Columns of the weights that are worked on together: a panel, [terms, COLUMNS]. */
 
 /* Rows of values by one panel: result[r][j] = start[j] + sum over k of values[r * terms + k] * panel[k * COLUMNS + j]. */
 typedef void Kernel(const float *values, Py_ssize_t rows, Py_ssize_t terms, const float *panel, const float *start,
@@ -77,20 +77,6 @@ typedef struct {
     Py_ssize_t batches, members, operators, terms, columns;
 } Shape;
 
-/* Weights [terms, columns] as panels [terms, COLUMNS], and the bias of each, with zeros beyond the last column. */
-static void pack(const float *weights, const float *bias, Shape shape, float *panels, float *starts)
-{
-    for (Py_ssize_t first = 0; first < shape.columns; first += COLUMNS, starts += COLUMNS) {
-        Py_ssize_t own = shape.columns - first < COLUMNS ? shape.columns - first : COLUMNS;
-        memset(starts, 0, COLUMNS * sizeof(float));
-        memcpy(starts, bias + first, (size_t)own * sizeof(float));
-        for (Py_ssize_t k = 0; k < shape.terms; k++, panels += COLUMNS) {
-            memset(panels, 0, COLUMNS * sizeof(float));
-            memcpy(panels, weights + k * shape.columns + first, (size_t)own * sizeof(float));
-        }
-    }
-}
-
 /* What the rows of a first layer begin with: of each operator the row of its number, one of `rows` of each member. */
 typedef struct {
     const float *values;
@@ -155,29 +141,27 @@ static void run_one(const float *values, Shape shape, const Neighbours *neighbou
 
 /* -1 where there is no memory, else 0. */
 static int run(const float *values, Shape shape, int is_of_member, const Neighbours *neighbours, const Known *known,
-               const float *weights, const float *bias, float *result)
+               const float *panels, const float *starts, float *result)
 {
-    size_t panels = (size_t)(shape.columns + COLUMNS - 1) / COLUMNS * COLUMNS;
-    size_t own = panels * (size_t)(shape.terms + 1), told = neighbours ? (size_t)(ROWS * shape.terms) : 0;
-    float *held = malloc((own + told) * sizeof(float));
-    if (held == NULL)
+    float *told = NULL;
+    if (neighbours != NULL && (told = malloc((size_t)(ROWS * shape.terms) * sizeof(float))) == NULL)
         return -1;
+    Py_ssize_t padded = (shape.columns + COLUMNS - 1) / COLUMNS * COLUMNS;
     for (Py_ssize_t member = 0; member < shape.members; member++) {
         Known own_known = {0};
         if (known != NULL) {
             own_known = *known;
             own_known.values += member * known->rows * shape.columns;
         }
-        pack(weights + member * shape.terms * shape.columns, bias + member * shape.columns, shape, held,
-             held + panels * (size_t)shape.terms);
         for (Py_ssize_t batch = 0; batch < shape.batches; batch++) {
             Py_ssize_t place = batch * shape.members + member, read = is_of_member ? place : batch;
             Py_ssize_t width = neighbours ? shape.columns : shape.terms;
-            run_one(values + read * shape.operators * width, shape, neighbours, known ? &own_known : NULL, held,
-                    held + panels * (size_t)shape.terms, held + own, result + place * shape.operators * shape.columns);
+            run_one(values + read * shape.operators * width, shape, neighbours, known ? &own_known : NULL,
+                    panels + member * shape.terms * padded, starts + member * padded, told,
+                    result + place * shape.operators * shape.columns);
         }
     }
-    free(held);
+    free(told);
     return 0;
 }
 
@@ -235,38 +219,39 @@ static int is_apart(const Py_buffer *arrays, int count)
     return 1;
 }
 
-/* Whether the sizes of values, weights, bias and result go together; those of the call are filled in. */
-static int measure(const Py_buffer *values, const Py_buffer *weights, const Py_buffer *bias, const Py_buffer *result,
+/* Whether the sizes of values, panels, their starts and result go together; those of the call are filled in. */
+static int measure(const Py_buffer *values, const Py_buffer *panels, const Py_buffer *starts, const Py_buffer *result,
                    Shape *shape)
 {
-    Py_ssize_t members = weights->shape[0];
+    Py_ssize_t members = panels->shape[0];
     if (members < 1 || result->shape[0] % members)
         return 0;
     *shape = (Shape){
         .batches = result->shape[0] / members,
         .members = members,
         .operators = result->shape[1],
-        .terms = weights->shape[1],
-        .columns = weights->shape[2],
+        .terms = panels->shape[2],
+        .columns = result->shape[2],
     };
-    return values->shape[1] == shape->operators && result->shape[2] == shape->columns && bias->shape[0] == members &&
-           bias->shape[1] == shape->columns;
+    return values->shape[1] == shape->operators && panels->shape[1] == (shape->columns + COLUMNS - 1) / COLUMNS &&
+           panels->shape[3] == COLUMNS && starts->shape[0] == members && starts->shape[1] == panels->shape[1] &&
+           starts->shape[2] == COLUMNS;
 }
 
 static PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     static const Wanted WANTED[] = {
-        {"values", 'f', 3, 0}, {"weights", 'f', 3, 0}, {"bias", 'f', 2, 0}, {"result", 'f', 3, 1}};
-    Py_buffer arrays[MOST], *values = arrays, *weights = arrays + 1, *bias = arrays + 2, *result = arrays + 3;
+        {"values", 'f', 3, 0}, {"panels", 'f', 4, 0}, {"starts", 'f', 3, 0}, {"result", 'f', 3, 1}};
+    Py_buffer arrays[MOST], *values = arrays, *panels = arrays + 1, *starts = arrays + 2, *result = arrays + 3;
     Shape shape;
     int status = -2, held = view_all(given, count, WANTED, 4, arrays);
     (void)module;
     if (held < 0)
         return NULL;
-    if (is_apart(arrays, held) && measure(values, weights, bias, result, &shape) && values->shape[2] == shape.terms &&
+    if (is_apart(arrays, held) && measure(values, panels, starts, result, &shape) && values->shape[2] == shape.terms &&
         (values->shape[0] == shape.batches || values->shape[0] == result->shape[0])) {
         Py_BEGIN_ALLOW_THREADS
-        status = run(values->buf, shape, values->shape[0] != shape.batches, NULL, NULL, weights->buf, bias->buf,
+        status = run(values->buf, shape, values->shape[0] != shape.batches, NULL, NULL, panels->buf, starts->buf,
                      result->buf);
         Py_END_ALLOW_THREADS
     }
@@ -286,21 +271,21 @@ static int are_rows(const Py_buffer *number, Py_ssize_t rows)
 static PyObject *begin(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     static const Wanted WANTED[] = {
-        {"values", 'f', 3, 0}, {"weights", 'f', 3, 0}, {"bias", 'f', 2, 0},
+        {"values", 'f', 3, 0}, {"panels", 'f', 4, 0}, {"starts", 'f', 3, 0},
         {"known", 'f', 3, 0},  {"number", 'q', 1, 0},  {"result", 'f', 3, 1}};
-    Py_buffer arrays[MOST], *values = arrays, *weights = arrays + 1, *bias = arrays + 2, *rows = arrays + 3,
+    Py_buffer arrays[MOST], *values = arrays, *panels = arrays + 1, *starts = arrays + 2, *rows = arrays + 3,
                             *number = arrays + 4, *result = arrays + 5;
     Shape shape;
     int status = -2, held = view_all(given, count, WANTED, 6, arrays);
     (void)module;
     if (held < 0)
         return NULL;
-    if (is_apart(arrays, held) && measure(values, weights, bias, result, &shape) && values->shape[2] == shape.terms &&
+    if (is_apart(arrays, held) && measure(values, panels, starts, result, &shape) && values->shape[2] == shape.terms &&
         values->shape[0] == shape.batches && rows->shape[0] == shape.members && rows->shape[2] == shape.columns &&
         number->shape[0] == shape.operators && are_rows(number, rows->shape[1])) {
         Known known = {.values = rows->buf, .number = number->buf, .rows = rows->shape[1]};
         Py_BEGIN_ALLOW_THREADS
-        status = run(values->buf, shape, 0, NULL, &known, weights->buf, bias->buf, result->buf);
+        status = run(values->buf, shape, 0, NULL, &known, panels->buf, starts->buf, result->buf);
         Py_END_ALLOW_THREADS
     }
     return finish(arrays, held, status);
@@ -330,21 +315,21 @@ static PyObject *listen(PyObject *module, PyObject *const *given, Py_ssize_t cou
         {"values", 'f', 3, 0},
         {"producers.start", 'q', 1, 0}, {"producers.source", 'q', 1, 0}, {"producers.weight", 'f', 1, 0},
         {"consumers.start", 'q', 1, 0}, {"consumers.source", 'q', 1, 0}, {"consumers.weight", 'f', 1, 0},
-        {"weights", 'f', 3, 0}, {"bias", 'f', 2, 0}, {"result", 'f', 3, 1}};
-    Py_buffer arrays[MOST], *values = arrays, *weights = arrays + 7, *bias = arrays + 8, *result = arrays + 9;
+        {"panels", 'f', 4, 0}, {"starts", 'f', 3, 0}, {"result", 'f', 3, 1}};
+    Py_buffer arrays[MOST], *values = arrays, *panels = arrays + 7, *starts = arrays + 8, *result = arrays + 9;
     Neighbours neighbours[2];
     Shape shape;
     int status = -2, held = view_all(given, count, WANTED, 10, arrays);
     (void)module;
     if (held < 0)
         return NULL;
-    if (is_apart(arrays, held) && measure(values, weights, bias, result, &shape) &&
+    if (is_apart(arrays, held) && measure(values, panels, starts, result, &shape) &&
         values->shape[0] == result->shape[0] &&
         values->shape[2] == shape.columns && shape.terms == 3 * shape.columns &&
         are_neighbours(arrays + 1, arrays + 2, arrays + 3, shape.operators, &neighbours[0]) &&
         are_neighbours(arrays + 4, arrays + 5, arrays + 6, shape.operators, &neighbours[1])) {
         Py_BEGIN_ALLOW_THREADS
-        status = run(values->buf, shape, 1, neighbours, NULL, weights->buf, bias->buf, result->buf);
+        status = run(values->buf, shape, 1, neighbours, NULL, panels->buf, starts->buf, result->buf);
         Py_END_ALLOW_THREADS
     }
     return finish(arrays, held, status);
@@ -365,11 +350,11 @@ static PyObject *use(PyObject *module, PyObject *given)
 
 static PyMethodDef METHODS[] = {
     {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL,
-     "multiply(values, weights, bias, result)\n--\n\nSee dippm.predictors.network_steps."},
+     "multiply(values, panels, starts, result)\n--\n\nSee dippm.predictors.network_steps."},
     {"begin", (PyCFunction)(void (*)(void))begin, METH_FASTCALL,
-     "begin(values, weights, bias, known, number, result)\n--\n\nSee dippm.predictors.network_steps."},
+     "begin(values, panels, starts, known, number, result)\n--\n\nSee dippm.predictors.network_steps."},
     {"listen", (PyCFunction)(void (*)(void))listen, METH_FASTCALL,
-     "listen(values, *producers, *consumers, weights, bias, result)\n--\n\nSee dippm.predictors.network_steps."},
+     "listen(values, *producers, *consumers, panels, starts, result)\n--\n\nSee dippm.predictors.network_steps."},
     {"use", use, METH_O,
      "use(width)\n--\n\nWork on 4, 8 or 16 numbers at a time; without it on the most that the processor can."},
     {NULL, NULL, 0, NULL},

@@ -149,9 +149,8 @@ class Corrector:
                 for own in (f"member{member}." for member in range(artefact.members))
             ]
         )
-        self._of_static, self._of_changing = (
-            self._ensemble.first_layer(own.inputs) for own in (self._static, self._changing)
-        )
+        self._of_static = self._ensemble.first_layer(self._static.inputs, has_bias=False)
+        self._of_changing = self._ensemble.first_layer(self._changing.inputs, has_bias=True)
 
     def prepare(self, physical: PhysicalPlan) -> CorrectedPlan:
         """Work out what depends on neither batch nor device."""

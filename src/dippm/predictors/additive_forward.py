@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
 from dippm.features.physical import LARGEST_CORRECTION
-from dippm.predictors.network_steps import Neighbours, begin, listen, multiply
+from dippm.predictors.network_steps import Layer, Neighbours, begin, listen, multiply
 
 __all__ = ["Ensemble"]
 
@@ -34,33 +34,35 @@ class Ensemble:
         self._input, self._input_bias = stack("input.weight"), stack("input.bias")
         # One product of all that an operator hears: the mean over weights is that of the means.
         self._rounds = [
-            np.concatenate([stack(f"{name}.{step}.weight") for name in ("producers", "consumers", "own")], axis=1)
+            Layer.of(
+                np.concatenate([stack(f"{name}.{step}.weight") for name in ("producers", "consumers", "own")], axis=1),
+                stack(f"own.{step}.bias"),
+            )
             for step in range(rounds)
         ]
-        self._biases = [stack(f"own.{step}.bias") for step in range(rounds)]
-        self._output, self._output_bias = stack("output.weight"), stack("output.bias")
+        self._output = Layer.of(stack("output.weight"), stack("output.bias"))
 
-    def first_layer(self, columns: IndexArray | slice = slice(None)) -> FloatArray:
-        """Weights of the first layer for some of the networks' inputs, [M, columns, W]."""
-        return np.ascontiguousarray(self._input[:, columns])
+    def first_layer(self, columns: IndexArray | slice = slice(None), *, has_bias: bool) -> Layer:
+        """The first layer for some of the networks' inputs, with its bias or without."""
+        return Layer.of(self._input[:, columns], self._input_bias if has_bias else None)
 
-    def embed(self, features: FloatArray, weights: FloatArray) -> FloatArray:
+    def embed(self, features: FloatArray, layer: Layer) -> FloatArray:
         """The part of the first layer, without its bias, that some of the features make.
 
         Args:
             features: Scaled features, a row for each different set of them.
-            weights: What :meth:`first_layer` gives for them.
+            layer: What :meth:`first_layer` gives for them, without bias.
 
         Shapes:
-            features: [U, columns]; weights: [M, columns, W]; result: [M, U, W].
+            features: [U, columns]; result: [M, U, W].
         """
-        result: FloatArray = multiply(features[None], weights, np.zeros_like(self._input_bias))[0]
+        result: FloatArray = multiply(features[None], layer)[0]
         return result
 
     def corrections(
         self,
         features: FloatArray,
-        weights: FloatArray,
+        layer: Layer,
         known: FloatArray,
         number: IndexArray,
         producers: Neighbours,
@@ -70,17 +72,17 @@ class Ensemble:
 
         Args:
             features: Scaled features of the operators at each batch, those that :meth:`embed` was not given.
-            weights: What :meth:`first_layer` gives for them.
+            layer: What :meth:`first_layer` gives for them, with its bias.
             known: What :meth:`embed` gave for the others.
             number: Which row of these each operator has.
             producers: Whom each operator reads from.
             consumers: Who reads from each operator.
 
         Shapes:
-            features: [B, N, columns]; weights: [M, columns, W]; known: [M, U, W]; number: [N]; result: [B, M, N, 2].
+            features: [B, N, columns]; known: [M, U, W]; number: [N]; result: [B, M, N, 2].
         """
-        values = begin(features, weights, self._input_bias, known, number)
-        for weights_of_round, bias in zip(self._rounds, self._biases, strict=True):
-            values = listen(values, producers, consumers, weights_of_round, bias)
-        result: FloatArray = _BOUND * np.tanh(multiply(values, self._output, self._output_bias) / _BOUND)
+        values = begin(features, layer, known, number)
+        for layer_of_round in self._rounds:
+            values = listen(values, producers, consumers, layer_of_round)
+        result: FloatArray = _BOUND * np.tanh(multiply(values, self._output) / _BOUND)
         return result

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.errors import DippmError
-from dippm.predictors.network_steps import multiply
+from dippm.predictors.network_steps import Layer, multiply
 
 __all__ = ["Novelty", "describe_calls"]
 
@@ -46,13 +46,14 @@ class Novelty:
     known: Float32Array
     distances: FloatArray
     half_widths: FloatArray
-    _places: Float32Array = field(init=False)
-    _squares: Float32Array = field(init=False)
+    _along: Layer = field(init=False)
+    _apart: Layer = field(init=False)
 
     def __post_init__(self) -> None:
         """Keep what of a distance is the known calls' alone."""
-        object.__setattr__(self, "_places", np.ascontiguousarray(-2.0 * self.known.T))
-        object.__setattr__(self, "_squares", np.square(self.known).sum(axis=1))
+        object.__setattr__(self, "_along", Layer.of(self.basis[None]))
+        squares = np.square(self.known).sum(axis=1)
+        object.__setattr__(self, "_apart", Layer.of(-2.0 * self.known.T[None], squares[None]))
 
     @classmethod
     def from_tensors(
@@ -83,9 +84,10 @@ class Novelty:
         Shapes:
             descriptors: [n, F]; result: [n].
         """
-        at = _multiply(descriptors - self.mean, self.basis, np.zeros(self.basis.shape[1], dtype=np.float32))
+        # A call gets the same alone and beside others.
+        at = multiply((descriptors - self.mean)[None], self._along)[0]
         # |a - b|^2 = |a|^2 - 2 a.b + |b|^2: one product instead of all differences.
-        nearest = _multiply(at, self._places, self._squares).min(axis=1) + np.square(at).sum(axis=1)
+        nearest = multiply(at, self._apart)[0, 0].min(axis=1) + np.square(at[0]).sum(axis=1)
         result: FloatArray = np.sqrt(np.maximum(nearest, 0.0)).astype(np.float64)
         return result
 
@@ -100,12 +102,6 @@ class Novelty:
         beyond = np.maximum(distance / self.distances[-1], 1.0)
         result: FloatArray = np.interp(distance, self.distances, self.half_widths) * beyond
         return result
-
-
-def _multiply(rows: Float32Array, weights: Float32Array, bias: Float32Array) -> Float32Array:
-    """A call gets the same alone and beside others; see :func:`dippm.predictors.network_steps.multiply`."""
-    result: Float32Array = multiply(rows[None], weights[None], bias[None])[0, 0]
-    return result
 
 
 def describe_calls(features: Float32Array, time_ms: FloatArray) -> Float32Array:

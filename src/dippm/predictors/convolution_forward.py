@@ -12,7 +12,7 @@ from dippm.costs.edges import IndexArray
 from dippm.features.physical import COLUMNS, LARGEST_CORRECTION, STATIC, PhysicalPlan, PhysicalSamples, Ramps
 from dippm.features.physical.columns import AT
 from dippm.predictors.network_inputs import NetworkInputs
-from dippm.predictors.network_steps import begin, multiply
+from dippm.predictors.network_steps import Layer, begin, multiply
 
 __all__ = ["CONVOLUTIONS", "ConvolutionForward", "PreparedConvolutions"]
 
@@ -76,15 +76,16 @@ class ConvolutionForward:
             NetworkInputs.of(columns[used], scale, ramps, first=first, stop=stop)
             for first, stop in ((0, len(STATIC)), (len(STATIC), len(COLUMNS)))
         )
-        self._of_static, self._of_changing = (rows[None, part.inputs] for part in (self._static, self._changing))
-        self._bias = own["input.bias"][None]
+        bias = own["input.bias"][None]
+        self._of_static = Layer.of(rows[None, self._static.inputs])
+        self._of_changing = Layer.of(rows[None, self._changing.inputs], bias)
         layers = sum(name.startswith("own.") and name.endswith(".weight") for name in own)
         self._layers = [
-            (np.ascontiguousarray(own[f"{name}.weight"].T)[None], own[f"{name}.bias"][None])
+            Layer.of(own[f"{name}.weight"].T[None], own[f"{name}.bias"][None])
             for name in (*(f"own.{layer}" for layer in range(layers)), "output")
         ]
         # Sizes that do not fit raise here, and not when the first model is asked for.
-        of_nothing = self._finish(np.maximum(self._bias, 0.0)[None, :, None])
+        of_nothing = self._finish(np.maximum(bias, 0.0)[None, :, None])
         if not (np.isfinite(of_nothing).all() and all(np.isfinite(v).all() for v in (rows, *scale.values()))):
             raise ValueError("its weights are no numbers")
 
@@ -93,21 +94,19 @@ class ConvolutionForward:
         (chosen,) = np.nonzero(physical.static[:, AT["is_conv"]] > 0.0)
         _, places, number = np.unique(physical.static_number[chosen], return_index=True, return_inverse=True)
         static = self._static.expand(self._static.scale(physical.static.take(chosen[places], axis=0)))
-        first = multiply(static[None], self._of_static, np.zeros_like(self._bias))[0]
+        first = multiply(static[None], self._of_static)[0]
         return PreparedConvolutions(chosen=chosen, first=first, number=number)
 
     def factors(self, sample: PhysicalSamples, prepared: PreparedConvolutions) -> FloatArray:
         """What the kernel time of each convolution is to be multiplied by at each batch, [B, K]."""
         changing = self._changing.scale(sample.changing.take(prepared.chosen, axis=1))
-        return self._finish(
-            begin(self._changing.expand(changing), self._of_changing, self._bias, prepared.first, prepared.number)
-        )
+        return self._finish(begin(self._changing.expand(changing), self._of_changing, prepared.first, prepared.number))
 
     def _finish(self, values: Float32Array) -> FloatArray:
         """The factors by what is positive of what the first layer makes of convolutions, [B, 1, K, W] to [B, K]."""
         *own, last = self._layers
-        for weights, bias in own:
-            values += np.maximum(multiply(values, weights, bias), 0.0)
-        logarithm = _BOUND * np.tanh(multiply(values, *last)[:, 0, :, 0] / _BOUND)
+        for layer in own:
+            values += np.maximum(multiply(values, layer), 0.0)
+        logarithm = _BOUND * np.tanh(multiply(values, last)[:, 0, :, 0] / _BOUND)
         result: FloatArray = np.exp(logarithm.astype(np.float64))
         return result

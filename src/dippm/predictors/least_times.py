@@ -29,7 +29,7 @@ from dippm.costs.edges import IndexArray
 from dippm.costs.extra_work import joins_ms, placed_ms, windows_ms
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import Rates
-from dippm.costs.tensor_rates import tensor_tflops
+from dippm.costs.tensor_rates import of_every_format, tensor_tflops
 from dippm.devices import DeviceSpec
 from dippm.graph import OpKind
 from dippm.graph.codes import tabulate
@@ -106,14 +106,9 @@ def likely_least_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates) 
         Result: [B, n_nodes].
     """
     plan, result = prepared.compiled.plan, np.zeros_like(prepared.node_bytes)
-    node, feed = _products(prepared), rates.on(device).tensor_feed
-    reached = [
-        reached_tflops(device, arithmetic, feed, feeds_slowly=plan.feeds_slowly)
-        if tensor_tflops(device, arithmetic) > device.peak_tflops["fp32"]
-        else math.inf
-        for arithmetic in Arithmetic
-    ]
-    result[:, node] = _arithmetic_ms(prepared, node, np.array(reached))
+    node = _products(prepared)
+    reached = _reached_tflops(device, rates.on(device).tensor_feed, feeds_slowly=plan.feeds_slowly)
+    result[:, node] = _arithmetic_ms(prepared, node, reached)
     return result
 
 
@@ -201,12 +196,16 @@ def _arithmetic_ms(prepared: PreparedGraphs, node: IndexArray, tflops: FloatArra
     return result
 
 
-def _peaks_tflops(device: DeviceSpec) -> FloatArray:
-    """What :func:`_peak_tflops` says of every format."""
-    return np.array([_peak_tflops(device, arithmetic) for arithmetic in Arithmetic])
+@of_every_format
+def _reached_tflops(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, feeds_slowly: bool) -> float:
+    """What tensor cores reach in a format, TFLOP/s; without end where they are no faster than other units."""
+    if tensor_tflops(device, arithmetic) <= device.peak_tflops["fp32"]:
+        return math.inf
+    return reached_tflops(device, arithmetic, tensor_feed, feeds_slowly=feeds_slowly)
 
 
-def _peak_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
+@of_every_format
+def _peaks_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
     """What the fastest unit of a device does in a format, TFLOP/s; without end where sheets do not tell."""
     peaks, tensor = device.peak_tflops, tensor_tflops(device, arithmetic)
     if arithmetic in _PLAIN:

@@ -23,10 +23,12 @@ except ImportError:  # there was no compiler
 else:
     _IS_COMPILED = True
 
-__all__ = ["Neighbours", "begin", "listen", "multiply"]
+__all__ = ["Layer", "Neighbours", "begin", "listen", "multiply"]
 
 FloatArray = npt.NDArray[np.float32]
 
+# Columns of the weights that are worked on together.
+_PANEL = 16
 # Rows of one product of NumPy: OpenBLAS spreads larger ones over its threads.
 _ROWS = 64
 
@@ -67,51 +69,102 @@ class Neighbours:
         )
 
 
-def multiply(values: FloatArray, weights: FloatArray, bias: FloatArray) -> FloatArray:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Layer:
+    """A dense layer of each member of an ensemble, laid out once.
+
+    Args:
+        weights: Weights of each member.
+        bias: Their biases.
+        panels: The weights, some columns at a time, and zeros beyond the last one.
+        starts: The biases of these.
+
+    Shapes:
+        weights: [M, K, J]; bias: [M, J]; panels: [M, P, K, 16]; starts: [M, P, 16].
+    """
+
+    weights: FloatArray
+    bias: FloatArray
+    panels: FloatArray
+    starts: FloatArray
+
+    @classmethod
+    def of(cls, weights: FloatArray, bias: FloatArray | None = None) -> Layer:
+        """Lay out a layer.
+
+        Args:
+            weights: Weights of each member.
+            bias: Their biases; None for none.
+
+        Raises:
+            ValueError: Weights and biases are not of one layer.
+
+        Shapes:
+            weights: [M, K, J]; bias: [M, J].
+        """
+        members, terms, columns = weights.shape
+        if bias is None:
+            bias = np.zeros((members, columns), dtype=np.float32)
+        if bias.shape != (members, columns):
+            raise ValueError(f"biases of shape {bias.shape} are not those of weights of shape {weights.shape}")
+        padded = np.zeros((members, terms + 1, -(-columns // _PANEL) * _PANEL), dtype=np.float32)
+        padded[:, :terms, :columns], padded[:, terms, :columns] = weights, bias
+        in_panels = padded.reshape(members, terms + 1, -1, _PANEL).swapaxes(1, 2)
+        return cls(
+            weights=weights,
+            bias=bias,
+            panels=np.ascontiguousarray(in_panels[:, :, :terms]),
+            starts=np.ascontiguousarray(in_panels[:, :, terms]),
+        )
+
+    def __len__(self) -> int:
+        """Number of members."""
+        return len(self.weights)
+
+    @property
+    def columns(self) -> int:
+        """How many numbers it gives of each row."""
+        return int(self.weights.shape[2])
+
+
+def multiply(values: FloatArray, layer: Layer) -> FloatArray:
     """A dense layer of each member of an ensemble.
 
     Args:
         values: What the layer reads, the same for all members or of each.
-        weights: Weights of each member.
-        bias: Their biases.
+        layer: The layer.
 
     Shapes:
-        values: [B, N, K] or [B, M, N, K]; weights: [M, K, J]; bias: [M, J]; result: [B, M, N, J].
+        values: [B, N, K] or [B, M, N, K]; result: [B, M, N, J].
     """
-    members, _, columns = weights.shape
-    batches, count = len(values), values.shape[-2]
     if not _IS_COMPILED:
-        return _product(values if values.ndim == 4 else values[:, None], weights) + bias[:, None]
-    result = np.empty((batches, members, count, columns), dtype=np.float32)
-    _network.multiply(_flat(values), np.ascontiguousarray(weights), np.ascontiguousarray(bias), _flat(result))
+        return _product(values if values.ndim == 4 else values[:, None], layer.weights) + layer.bias[:, None]
+    result = np.empty((len(values), len(layer), values.shape[-2], layer.columns), dtype=np.float32)
+    _network.multiply(_flat(values), layer.panels, layer.starts, _flat(result))
     return result
 
 
-def begin(
-    values: FloatArray, weights: FloatArray, bias: FloatArray, known: FloatArray, number: IndexArray
-) -> FloatArray:
+def begin(values: FloatArray, layer: Layer, known: FloatArray, number: IndexArray) -> FloatArray:
     """A first layer, of which a part is known already, and what is positive of it.
 
     Args:
         values: What the rest of the layer reads, the same for all members.
-        weights: Weights of the rest, of each member.
-        bias: Biases of the layer.
+        layer: The rest of the layer.
         known: What the known part comes to, for each different row of what it reads.
         number: Which of these rows each operator has.
 
     Shapes:
-        values: [B, N, K]; weights: [M, K, J]; bias: [M, J]; known: [M, U, J]; number: [N]; result: [B, M, N, J].
+        values: [B, N, K]; known: [M, U, J]; number: [N]; result: [B, M, N, J].
     """
-    members, _, columns = weights.shape
     if not _IS_COMPILED:
-        first = multiply(values, weights, bias)
+        first = multiply(values, layer)
         first += known.take(number, axis=1)
         return np.maximum(first, 0.0, out=first)
-    result = np.empty((len(values), members, len(number), columns), dtype=np.float32)
+    result = np.empty((len(values), len(layer), len(number), layer.columns), dtype=np.float32)
     _network.begin(
         np.ascontiguousarray(values),
-        np.ascontiguousarray(weights),
-        np.ascontiguousarray(bias),
+        layer.panels,
+        layer.starts,
         np.ascontiguousarray(known),
         np.ascontiguousarray(number, dtype=np.int64),
         _flat(result),
@@ -119,24 +172,21 @@ def begin(
     return result
 
 
-def listen(
-    values: FloatArray, producers: Neighbours, consumers: Neighbours, weights: FloatArray, bias: FloatArray
-) -> FloatArray:
+def listen(values: FloatArray, producers: Neighbours, consumers: Neighbours, layer: Layer) -> FloatArray:
     """A round of messages: a layer on what an operator hears and is itself, added to the latter.
 
     Args:
         values: The operators' embeddings by each member.
         producers: Whom each operator reads from.
         consumers: Who reads from it.
-        weights: Weights of each member: for the mean of the producers, that of the consumers, and its own.
-        bias: Their biases.
+        layer: The layer: what it reads are the mean of the producers, that of the consumers, and the operator's own.
 
     Shapes:
-        values and result: [B, M, N, W]; weights: [M, 3 * W, W]; bias: [M, W].
+        values and result: [B, M, N, W]; weights of the layer: [M, 3 * W, W].
     """
     if not _IS_COMPILED:
         told = np.concatenate([_heard(values, producers), _heard(values, consumers), values], axis=-1)
-        heard = _product(told, weights) + bias[:, None]
+        heard = _product(told, layer.weights) + layer.bias[:, None]
         np.maximum(heard, 0.0, out=heard)
         heard += values
         return heard
@@ -149,8 +199,8 @@ def listen(
         consumers.start,
         consumers.source,
         consumers.weight,
-        np.ascontiguousarray(weights),
-        np.ascontiguousarray(bias),
+        layer.panels,
+        layer.starts,
         _flat(result),
     )
     return result

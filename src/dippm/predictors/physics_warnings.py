@@ -167,7 +167,7 @@ def warn_of_question(
             "lead to no output that the loss is taken of, and their gradients and their part of the update are left "
             "out. If they are trained, let the model return what they compute; if not, freeze them."
         )
-    if conditions.mode is Mode.TRAINING and conditions.adapters is None:
+    if conditions.mode is Mode.TRAINING and conditions.adapters is None and OpKind.EMBEDDING in compiled.kinds:
         optimizer = conditions.optimizer or Optimizer.MOMENTUM
         warnings += warn_of_dense(graph, optimizer, accumulation=conditions.accumulation)
     if conditions.accumulation > 1 or conditions.is_checkpointed:

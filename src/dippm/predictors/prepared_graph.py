@@ -37,7 +37,7 @@ from dippm.costs.precision import (
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import Software
 from dippm.costs.software_graph import graph_of_release
-from dippm.costs.tensor_rates import fp16_operations
+from dippm.costs.tensor_rates import fp16_operations, of_every_format
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
@@ -48,7 +48,7 @@ from dippm.graph.codes import mark
 from dippm.graph.linear_layers import count_quantised
 from dippm.predictors.answerable import UNSUPPORTED_KINDS
 from dippm.predictors.prediction import ModelInfo
-from dippm.predictors.weight_reads import WeightReads
+from dippm.predictors.weight_reads import WeightReads, find_weight_reads
 from dippm.units import BYTES_PER_MIB
 
 __all__ = ["UNMEASURED_KINDS", "CompiledGraph", "CompiledGraphs", "PreparedGraphs", "group_graphs"]
@@ -271,6 +271,11 @@ class CompiledGraphs:
     def _merged(self, kernels: KernelPlan) -> PhysicalPlan:
         return PhysicalPlan.from_kernels(kernels, phase=self.phase, times=self.times)
 
+    @cached_property
+    def weight_reads(self) -> IndexArray:
+        """Where products read each weight first, see :func:`~dippm.predictors.weight_reads.find_weight_reads`."""
+        return find_weight_reads(self.plan.work, self.is_of(CONTRACTION_KINDS))
+
     def is_of(self, kinds: AbstractSet[OpKind]) -> npt.NDArray[np.bool_]:
         """Which nodes are of one of these kinds, [n_nodes]."""
         return _is_any(self.nodes_of, kinds, count=len(self.times))
@@ -339,7 +344,7 @@ class PreparedGraphs:
             macs=tuple(tuple(map(int, macs[:, own].sum(axis=1).tolist())) for own in nodes),
             traffic_bytes=moved,
             node_bytes=node_bytes,
-            weights=WeightReads.of(compiled.plan.work, at, compiled.is_of(CONTRACTION_KINDS)),
+            weights=WeightReads.of(compiled.plan.work, at, compiled.weight_reads),
             packed=PackedWeights.of(compiled.plan, at),
         )
 
@@ -349,9 +354,8 @@ class PreparedGraphs:
         A gradient of weights counts as many results as its convolution has: its sums are split over as many blocks.
         Transposed convolutions of volumes count too few, one for each plane that they read.
         """
-        on_tensor = formats_on_tensor_cores(device, Arithmetic)
         arithmetic = self.compiled.plan.arithmetic
-        tensor = np.array([fp16_operations(device, value) if value in on_tensor else 0.0 for value in Arithmetic])
+        tensor = _tensor_operations(device)
         is_on_tensor = tensor[arithmetic] > 0.0
         convolution = self.at.convolution
         is_gradient = self.compiled.plan.is_backward[convolution.node] & convolution.is_transposed
@@ -368,6 +372,13 @@ class PreparedGraphs:
             traffic_bytes=self.traffic_bytes,
             results=results,
         )
+
+
+@of_every_format
+def _tensor_operations(device: DeviceSpec, arithmetic: Arithmetic) -> float:
+    """What an operation takes of the tensor cores' power; 0 where they do not compute in the format."""
+    is_on_tensor = arithmetic in formats_on_tensor_cores(device, [arithmetic])
+    return fp16_operations(device, arithmetic) if is_on_tensor else 0.0
 
 
 def _stores_packed(kept: Mapping[DType, int]) -> bool:

@@ -10,17 +10,31 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
+from dippm.costs.numbering import is_first, number_values
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.units import BYTES_PER_MIB, GIGA
 
-__all__ = ["WeightReads"]
+__all__ = ["WeightReads", "find_weight_reads"]
 
 FloatArray = npt.NDArray[np.float64]
 
 # Share of the data sheet's bandwidth that kernels bound by memory reach on an H100 and an H200. Others' reach less, by
 # the tables of single operators: an A100's 82 %, a V100's 88 %, a T4's 75 %; those write as much as a third of it.
 _REACHED = 0.9
+
+
+def find_weight_reads(work: Workload, is_product: npt.NDArray[np.bool_]) -> IndexArray:
+    """The reads, among all of the edges, by which products read each weight first, [W].
+
+    Args:
+        work: The work of all graphs.
+        is_product: Which nodes are products, [n_nodes].
+    """
+    sizes, edges = work.sizes, work.sizes.edges
+    read = np.flatnonzero(sizes.arrays.is_weight[edges.read_tensor] & is_product[edges.read_node])
+    result: IndexArray = read[is_first(number_values(sizes.arrays.storage[edges.read_tensor[read]]))]
+    return result
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,8 +57,8 @@ class WeightReads:
     count: int
 
     @classmethod
-    def of(cls, work: Workload, at: WorkloadAt, is_product: npt.NDArray[np.bool_]) -> WeightReads:
-        """Find them.
+    def of(cls, work: Workload, at: WorkloadAt, read: IndexArray) -> WeightReads:
+        """Evaluate them.
 
         A product that reads less than its weight, as a mixture of experts does, counts with the share that it reads;
         one whose weight is cast first, with what is cast.
@@ -52,12 +66,9 @@ class WeightReads:
         Args:
             work: The work of all graphs.
             at: The same at each batch.
-            is_product: Which nodes are products, [n_nodes].
+            read: What :func:`find_weight_reads` finds.
         """
         sizes, edges = work.sizes, work.sizes.edges
-        read = np.flatnonzero(sizes.arrays.is_weight[edges.read_tensor] & is_product[edges.read_node])
-        _, first = np.unique(sizes.arrays.storage[edges.read_tensor[read]], return_index=True)
-        read = read[np.sort(first)]
         tensor, node = edges.read_tensor[read], edges.read_node[read]
         elements = sizes.elements[tensor, 0]
         share = np.minimum(at.bytes_read[:, node] / np.maximum(elements * work.types.read_bytes[read], 1.0), 1.0)

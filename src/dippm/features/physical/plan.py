@@ -20,7 +20,7 @@ from dippm.costs.polynomial import FloatArray, evaluate, scatter_add
 from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.rates import Rates
 from dippm.costs.split_convolutions import run_by_group
-from dippm.costs.tensor_rates import tensor_tflops
+from dippm.costs.tensor_rates import of_every_format, tensor_tflops
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
@@ -233,7 +233,7 @@ class PhysicalPlan:
         of_work, flops, moved, tiles = _of_work(at, self)
         changing = of_work.copy()
         own = np.maximum(busy.take(self.node, axis=1), _TINY if self.kernels.work.fusion is None else _FUSED_MS)
-        peak = np.array([_peak_tflops(device, value) for value in tuple(Arithmetic)])
+        peak = _peaks_tflops(device)
         call_ms = np.maximum(self._sum_by_graph(busy), _TINY)
         compute_ms = np.maximum(flops / (peak[self.kernels.arithmetic[self.node]] * TERA) * _MS_PER_S, _TINY)
         memory_ms = np.maximum(moved / (device.bandwidth_gb_s * GIGA) * _MS_PER_S, _TINY)
@@ -291,6 +291,7 @@ def _of_work(at: WorkloadAt, plan: PhysicalPlan) -> tuple[Float32Array, FloatArr
     return result, flops, moved, tiles
 
 
-def _peak_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
+@of_every_format
+def _peaks_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
     """The data sheet's rate for a format, that of FP32 where there is none."""
     return max(tensor_tflops(device, arithmetic), device.peak_tflops["fp32"])
