@@ -375,5 +375,9 @@ def _of_nodes(physical: PhysicalPlan, of_classes: FloatArray) -> FloatArray:
 
 def _regime_of(conditions: Conditions) -> Regime:
     """A captured graph runs the kernels of the eager runtime."""
-    is_compiled = conditions.runtime is Runtime.COMPILE
-    return Regime(mode=conditions.mode, runtime=Runtime.COMPILE if is_compiled else Runtime.EAGER)
+    return _regime(conditions.mode, is_compiled=conditions.runtime is Runtime.COMPILE)
+
+
+@cache
+def _regime(mode: Mode, *, is_compiled: bool) -> Regime:
+    return Regime(mode=mode, runtime=Runtime.COMPILE if is_compiled else Runtime.EAGER)

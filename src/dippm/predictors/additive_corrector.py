@@ -200,7 +200,7 @@ class Corrector:
                 stretch.producers,
                 stretch.consumers,
             )
-            mean[:, own] = np.exp(corrections.astype(np.float64)).mean(axis=1)
+            mean[:, own] = np.exp(corrections.astype(np.float64)).sum(axis=1) / corrections.shape[1]
         if plan.convolutions is not None:
             mean[:, plan.convolutions.chosen, 0] *= sample.convolution
         mean[:, plan.is_unseen | is_emulated] = 1.0
