@@ -22,7 +22,7 @@ def with_power(name: str) -> DeviceSpec:
 
 def peak_of(arithmetic: Arithmetic, device: DeviceSpec, *, tensor_feed: float, feeds_slowly: bool = False) -> float:
     on_tensor = formats_on_tensor_cores(device, _ON_TENSOR)
-    sheets = DeviceSheets.of((device,), on_tensor, tensor_feed, feeds_slowly=feeds_slowly)
+    sheets = DeviceSheets.of((device,), on_tensor, (tensor_feed,), feeds_slowly=feeds_slowly)
     return float(sheets.peaks[0, tuple(Arithmetic).index(arithmetic)])
 
 
@@ -41,7 +41,7 @@ def test_formats_are_on_tensor_cores_where_these_are_as_fast(name: str, expected
 
 @pytest.mark.parametrize(("name", "has_flash"), [("T4", False), ("V100", False), ("A100", True), ("RTX 4090", True)])
 def test_flash_attention_begins_with_ampere(name: str, has_flash: bool) -> None:
-    assert DeviceSheets.of((find_device(name),), frozenset(), 0.0).has_flash.item() is has_flash
+    assert DeviceSheets.of((find_device(name),), frozenset(), (0.0,)).has_flash.item() is has_flash
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_flash_attention_begins_with_ampere(name: str, has_flash: bool) -> None:
 )
 def test_attention_of_32_bits_is_below_a_third_of_the_tf32_rate(name: str, tflops: float) -> None:
     device = find_device(name)
-    rate = DeviceSheets.of((device,), frozenset(), 0.0).split_attention.item() / 1e12
+    rate = DeviceSheets.of((device,), frozenset(), (0.0,)).split_attention.item() / 1e12
     assert rate == pytest.approx(tflops, rel=0.03)
     assert rate < device.peak_tflops.get("tf32_tensor", 1.0) / 3.0
 

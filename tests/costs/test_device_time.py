@@ -84,6 +84,53 @@ def test_every_family_takes_time_and_more_of_it_with_the_batch(
     assert np.all(np.diff(times.sum(axis=1)) > 0)
 
 
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP, Precision.TF32])
+@pytest.mark.parametrize("layout", Layout)
+def test_devices_with_rates_of_their_own_take_what_they_take_alone(
+    builder: Any, precision: Precision, layout: Layout, mode: Mode
+) -> None:
+    n, weight = builder.N, builder.weight(64)
+    image = builder.input(n, 64, 28, 28)
+    builder.node(OpKind.GROUP_NORM, [image, weight, weight], n, 64, 28, 28, groups=8, axes_size=64 * 28 * 28 // 8)
+    builder.node(OpKind.BATCH_NORM, [image, weight, weight], n, 64, 28, 28, is_training=mode is Mode.TRAINING)
+    plan = KernelPlan.from_workload(Workload.from_graph(every_family(builder), precision))
+    conditions = Conditions(
+        precision=precision, layout=layout, mode=mode, optimizer=Optimizer.SGD if mode is Mode.TRAINING else None
+    )
+    devices = [find_device(name) for name in ("A100", "RTX 3090", "H200", "P100")]
+    names = [name for name, value in vars(Rates()).items() if isinstance(value, float)]
+    rates = [
+        Rates(**{name: 0.3 + 0.01 * place * number for number, name in enumerate(names)})
+        for place in range(len(devices))
+    ]
+
+    def time_ms(chosen: list[int]) -> FloatArray:
+        return busy_ms(
+            plan,
+            plan.work.at([1, 16]),
+            devices=[devices[place] for place in chosen],
+            conditions=conditions,
+            rates=[rates[place] for place in chosen],
+            kernels=load_kernel_model(),
+        )
+
+    together = time_ms([0, 1, 2, 3])
+    for place, own in enumerate(together):
+        (alone,) = time_ms([place])
+        assert own == pytest.approx(alone, rel=1e-12)
+    with_others = busy_ms(
+        plan,
+        plan.work.at([1, 16]),
+        devices=devices,
+        conditions=conditions,
+        rates=rates[1],
+        kernels=load_kernel_model(),
+    )
+    assert with_others[1] == pytest.approx(together[1], rel=1e-12)
+    assert with_others[2] != pytest.approx(together[2], rel=1e-3)
+
+
 @pytest.mark.parametrize("device", [device.name for device in load_catalog()])
 def test_no_device_beats_its_roofline(builder: Any, device: str) -> None:
     spec = find_device(device)

@@ -262,9 +262,9 @@ def test_a_concatenation_by_elements_takes_cycles_for_each(builder: Any) -> None
     plan, device = _plan(builder.graph()), find_device("H100")
     at = plan.work.at([2**16])
     busy_ms = np.zeros((1, 1, 1))
-    conditions = Conditions.parse()
-    add_extra_work(busy_ms, plan, at, devices=[device], conditions=conditions, rates=Rates(join_cycles=1.2, gap_us=2.0))
+    conditions, rates = Conditions.parse(), [Rates(join_cycles=1.2, gap_us=2.0)]
+    add_extra_work(busy_ms, plan, at, devices=[device], conditions=conditions, rates=rates)
     cycles = 1.2 * 2.0**16 * 8 * 49 / device.sm_count
     assert busy_ms.item() == pytest.approx(0.002 + cycles / (device.boost_clock_mhz * 1e3))
-    add_extra_work(busy_ms, plan, at, devices=[device], conditions=conditions, rates=Rates(join_cycles=0.6))
+    add_extra_work(busy_ms, plan, at, devices=[device], conditions=conditions, rates=[Rates(join_cycles=0.6)])
     assert busy_ms.item() == pytest.approx(0.002 + cycles / (device.boost_clock_mhz * 1e3))

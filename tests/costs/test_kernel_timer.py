@@ -36,9 +36,9 @@ def _timer(
     return KernelTimer(
         plan=plan,
         at=plan.work.at([batch]),
-        sheets=DeviceSheets.of((device,), formats_on_tensor_cores(device, Arithmetic), 0.0),
+        sheets=DeviceSheets.of((device,), formats_on_tensor_cores(device, Arithmetic), (0.0,)),
         conditions=Conditions(precision=precision),
-        rates=rates,
+        rates=(rates,),
         kernels=load_kernel_model(),
     )
 

@@ -1,6 +1,6 @@
 import pytest
 
-from dippm.costs.rates import Rates
+from dippm.costs.rates import Rates, rates_on_each
 from dippm.devices import find_device
 from dippm.errors import DippmError
 
@@ -39,3 +39,13 @@ def test_hosts_of_an_architecture_have_a_factor_of_their_own() -> None:
 def test_no_host_takes_nothing(factor: float) -> None:
     with pytest.raises(DippmError, match=r"9\.0"):
         Rates(hosts={"9.0": factor})
+
+
+def test_devices_have_the_same_rates_or_each_its_own() -> None:
+    devices = [find_device("A100"), find_device("H200")]
+    rates, others = Rates(measured={"9.0": {"stream": 0.9}}), Rates(stream=0.3)
+    assert [own.stream for own in rates_on_each(devices, rates, by_architecture=True)] == [rates.stream, 0.9]
+    assert rates_on_each(devices, rates, by_architecture=False) == (rates, rates)
+    assert [own.stream for own in rates_on_each(devices, [others, rates], by_architecture=True)] == [0.3, 0.9]
+    with pytest.raises(ValueError, match="argument 2"):
+        rates_on_each(devices, [rates], by_architecture=True)

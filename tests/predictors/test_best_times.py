@@ -37,6 +37,24 @@ def _joined(builder: Any) -> Graph:
     return builder.graph(y)  # type: ignore[no-any-return]
 
 
+@pytest.mark.parametrize("runtime", ["eager", "cuda-graph"])
+def test_what_is_read_of_a_better_card_beside_the_device_is_what_is_read_of_it(
+    times: BestTimes, builder: Any, runtime: str
+) -> None:
+    prepared, device = _prepared(_joined(builder), precision="amp", runtime=runtime), find_device("A100")
+    physical, conditions = prepared.compiled.physical, prepared.conditions
+    better = times.additive.of_better_card(device, conditions, prepared.compiled.plan)
+    assert better is not None
+    networks, card = better
+    own, others = times.additive.read_kernels(physical, prepared.at, device, conditions, better=better)
+    (alone,) = times.additive.read_kernels(physical, prepared.at, device, conditions)
+    (known,) = networks.read_kernels(physical, prepared.at, card, conditions)
+    for read, expected in ((own, alone), (others, known)):
+        assert np.array_equal(read.changing, expected.changing)
+        assert np.array_equal(read.kernel_ms, expected.kernel_ms)
+    assert not np.array_equal(own.kernel_ms, others.kernel_ms)
+
+
 @pytest.mark.parametrize(("device", "runtime", "is_held"), [
     ("A100", "eager", True), ("A100", "cuda-graph", True), ("RTX 3090", "eager", False), ("A100", "compile", False),
 ])  # fmt: skip

@@ -118,7 +118,7 @@ class DeviceSheets:
     def of(
         devices: tuple[DeviceSpec, ...],
         on_tensor: frozenset[Arithmetic],
-        tensor_feed: float,
+        tensor_feeds: tuple[float, ...],
         *,
         feeds_slowly: bool = False,
     ) -> DeviceSheets:
@@ -127,7 +127,7 @@ class DeviceSheets:
         Args:
             devices: The devices.
             on_tensor: Formats that run on tensor cores.
-            tensor_feed: See :class:`~dippm.costs.rates.Rates`.
+            tensor_feeds: Of each device, see :class:`~dippm.costs.rates.Rates`.
             feeds_slowly: See :attr:`~dippm.costs.software.Software.feeds_slowly`.
         """
 
@@ -137,7 +137,12 @@ class DeviceSheets:
         return DeviceSheets(
             devices=devices,
             is_tensor=np.array([value in on_tensor for value in _ARITHMETICS]),
-            peaks=np.array([_peaks(device, on_tensor, tensor_feed, feeds_slowly=feeds_slowly) for device in devices]),
+            peaks=np.array(
+                [
+                    _peaks(device, on_tensor, tensor_feed, feeds_slowly=feeds_slowly)
+                    for device, tensor_feed in zip(devices, tensor_feeds, strict=True)
+                ]
+            ),
             fp32=column(device.peak_tflops["fp32"] * TERA for device in devices),
             issued=column(latest_figure(_ISSUED, device) * device.peak_tflops["fp32"] * TERA for device in devices),
             bandwidth=column(device.bandwidth_gb_s * GIGA for device in devices),

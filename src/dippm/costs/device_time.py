@@ -18,7 +18,7 @@ from dippm.costs.kernel_timer import KernelTimer
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import Arithmetic
-from dippm.costs.rates import Rates, group_by_rates
+from dippm.costs.rates import Rates, rates_on_each
 from dippm.costs.sorting import digit_passes
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
@@ -35,7 +35,7 @@ def busy_ms(
     *,
     devices: Sequence[DeviceSpec],
     conditions: Conditions,
-    rates: Rates,
+    rates: Rates | Sequence[Rates],
     kernels: KernelModel,
 ) -> FloatArray:
     """Time for which each node keeps each device busy, its casts included, ms.
@@ -45,29 +45,30 @@ def busy_ms(
         at: The plan's workload at the batch sizes.
         devices: The devices.
         conditions: Precision and layout.
-        rates: Sustained rates; those that were measured on an architecture stand for the others there.
+        rates: Sustained rates of all devices, or those of each; those that were measured on an architecture stand for
+            the others there.
         kernels: Learned kernel times.
 
     Shapes:
         Result: [D, B, n_nodes].
     """
-    if rates.measured and plan.has_own_rates(conditions):
-        result = np.zeros((len(devices), *at.flops.shape))
-        for measured, places in group_by_rates(devices, rates):
-            cards = [devices[place] for place in places]
-            result[places] = busy_ms(plan, at, devices=cards, conditions=conditions, rates=measured, kernels=kernels)
-        return result
-    gap_ms = rates.gap_us / _MS
+    of_devices = rates_on_each(devices, rates, by_architecture=plan.has_own_rates(conditions))
+    gaps_ms = np.array([own.gap_us / _MS for own in of_devices])
+    gap_ms = gaps_ms[:, None, None]
     busy = np.zeros((len(devices), *at.flops.shape))
     timers: dict[tuple[tuple[int, ...], frozenset[Arithmetic]], KernelTimer] = {}
 
     def timer_of(chosen: tuple[int, ...], on_tensor: frozenset[Arithmetic]) -> KernelTimer:
         if (chosen, on_tensor) not in timers:
+            own_rates = tuple(of_devices[i] for i in chosen)
             sheets = DeviceSheets.of(
-                tuple(devices[i] for i in chosen), on_tensor, rates.tensor_feed, feeds_slowly=plan.feeds_slowly
+                tuple(devices[i] for i in chosen),
+                on_tensor,
+                tuple(own.tensor_feed for own in own_rates),
+                feeds_slowly=plan.feeds_slowly,
             )
             timers[chosen, on_tensor] = KernelTimer(
-                plan=plan, at=at, sheets=sheets, conditions=conditions, rates=rates, kernels=kernels
+                plan=plan, at=at, sheets=sheets, conditions=conditions, rates=own_rates, kernels=kernels
             )
         return timers[chosen, on_tensor]
 
@@ -86,14 +87,14 @@ def busy_ms(
                 time_ms = _MS * seconds(timer_of(chosen, on_tensor), part)
                 for position, own_ms in zip(chosen, time_ms, strict=True):
                     busy[position][:, part.node] = (
-                        own_ms.take(part.inverse, axis=1) + gap_ms * plan.is_launched[part.node]
+                        own_ms.take(part.inverse, axis=1) + gaps_ms[position] * plan.is_launched[part.node]
                     )
     streams, casts = plan.stream, plan.casts
     stream_s, cast_s = on_each.stream(streams, casts)
     stream_ms = (_MS * stream_s).take(streams.inverse, axis=-1)
     busy[..., streams.node] = stream_ms + gap_ms * plan.is_launched[streams.node]
     if plan.work.fusion is None:
-        add_extra_work(busy, plan, at, devices=devices, conditions=conditions, rates=rates)
+        add_extra_work(busy, plan, at, devices=devices, conditions=conditions, rates=of_devices)
     if conditions.layout is Layout.NHWC and plan.work.fusion is None:
         node, moved = reordered_images(plan, at)
         if len(node):

@@ -78,7 +78,7 @@ def add_extra_work(
     *,
     devices: Sequence[DeviceSpec],
     conditions: Conditions,
-    rates: Rates,
+    rates: Sequence[Rates],
 ) -> None:
     """Add what the nodes of a model that is not compiled do beside moving bytes, but for copies to another order.
 
@@ -88,50 +88,56 @@ def add_extra_work(
         at: Their work.
         devices: The devices.
         conditions: Precision, layout, mode and runtime.
-        rates: Sustained rates, those of the devices' architecture.
+        rates: Sustained rates of each device, those of its architecture.
 
     Shapes:
         busy_ms: [D, B, n_nodes].
     """
+    sms = [device.sm_count for device in devices]
+    of_rows: tuple[IndexArray, FloatArray] | None = None
+    of_channels: tuple[IndexArray, FloatArray] | None = None
+    if conditions.mode is Mode.TRAINING:
+        of_rows = row_sum_cycles(plan.work.sizes, at, plan.is_backward, sms=sms)
+        if any(own.batch_norm_cycles for own in rates):
+            of_channels = channel_blocks(plan, at, layout=conditions.layout, sms=sms)
+    for place, (busy, device, own) in enumerate(zip(busy_ms, devices, rates, strict=True)):
+        _add_to_kernels(busy, plan, at, device=device, conditions=conditions, rates=own)
+        if of_rows is not None:
+            node, cycles = of_rows
+            busy[:, node] += cycles[place] / _cycles_per_ms(device)
+        if of_channels is not None and own.batch_norm_cycles:
+            node, in_turn = of_channels
+            blocks_ms = own.batch_norm_cycles * in_turn[place] / _cycles_per_ms(device)
+            busy[:, node] = np.maximum(busy[:, node], own.gap_us * MILLI + blocks_ms)
+
+
+def _add_to_kernels(
+    busy_ms: FloatArray, plan: KernelPlan, at: WorkloadAt, *, device: DeviceSpec, conditions: Conditions, rates: Rates
+) -> None:
+    """What :func:`add_extra_work` adds on a device in training and inference alike; busy_ms: [B, n_nodes]."""
     gap_ms = rates.gap_us * MILLI
     if rates.row_cycles:
         node, rows = rows_with_blocks(plan, at)
-        for own, device in zip(busy_ms, devices, strict=True):
-            row_ms = rates.row_cycles / (device.sm_count * _cycles_per_ms(device))
-            own[:, node] = np.maximum(own[:, node], gap_ms + row_ms * rows)
+        row_ms = rates.row_cycles / (device.sm_count * _cycles_per_ms(device))
+        busy_ms[:, node] = np.maximum(busy_ms[:, node], gap_ms + row_ms * rows)
     if rates.element_cycles:
-        for own, device in zip(busy_ms, devices, strict=True):
-            node, placed = placed_ms(plan, at, device=device, mode=conditions.mode, rates=rates)
-            own[:, node] += placed
+        node, placed = placed_ms(plan, at, device=device, mode=conditions.mode, rates=rates)
+        busy_ms[:, node] += placed
     if rates.join_cycles or rates.join_block_cycles:
-        for own, device in zip(busy_ms, devices, strict=True):
-            node, join_ms = joins_ms(plan, at, device=device, layout=conditions.layout, rates=rates)
-            own[:, node] = np.maximum(own[:, node], gap_ms + join_ms)
+        node, join_ms = joins_ms(plan, at, device=device, layout=conditions.layout, rates=rates)
+        busy_ms[:, node] = np.maximum(busy_ms[:, node], gap_ms + join_ms)
     if rates.pool_element_cycles or rates.pool_tap_cycles or rates.group_norm_cycles:
-        for own, device in zip(busy_ms, devices, strict=True):
-            add_windows_and_groups(own, plan, at, device=device, rates=rates)
-    busy_ms[..., native_batch_norms(plan, conditions.precision)] += NATIVE_NORM_US * MILLI
+        add_windows_and_groups(busy_ms, plan, at, device=device, rates=rates)
+    busy_ms[:, native_batch_norms(plan, conditions.precision)] += NATIVE_NORM_US * MILLI
     if rates.plane_cycles or rates.group_kernel_us:
-        for own, device in zip(busy_ms, devices, strict=True):
-            add_turns(own, plan, at, layout=conditions.layout, device=device, rates=rates)
+        add_turns(busy_ms, plan, at, layout=conditions.layout, device=device, rates=rates)
     if rates.side_by_side and conditions.runtime is Runtime.CUDA_GRAPH:
         node, groups = run_by_group(plan, at.convolution, layout=conditions.layout)
-        busy_ms[..., node] *= share_side_by_side(busy_ms[..., node], groups, most=rates.side_by_side)
+        busy_ms[:, node] *= share_side_by_side(busy_ms[:, node], groups, most=rates.side_by_side)
     if rates.head_cycles:
-        for own, device in zip(busy_ms, devices, strict=True):
-            node, terms = plain_head_terms(plan, at, layout=conditions.layout, sm_count=device.sm_count)
-            head_ms = rates.head_cycles * terms / _cycles_per_ms(device)
-            own[:, node] = np.maximum(own[:, node], gap_ms + head_ms)
-    if conditions.mode is Mode.TRAINING:
-        sms = [device.sm_count for device in devices]
-        node, cycles = row_sum_cycles(plan.work.sizes, at, plan.is_backward, sms=sms)
-        for own, of_device, device in zip(busy_ms, cycles, devices, strict=True):
-            own[:, node] += of_device / _cycles_per_ms(device)
-    if rates.batch_norm_cycles and conditions.mode is Mode.TRAINING:
-        node, elements = channel_blocks(plan, at, layout=conditions.layout, sms=[device.sm_count for device in devices])
-        for own, in_turn, device in zip(busy_ms, elements, devices, strict=True):
-            blocks_ms = rates.batch_norm_cycles * in_turn / _cycles_per_ms(device)
-            own[:, node] = np.maximum(own[:, node], gap_ms + blocks_ms)
+        node, terms = plain_head_terms(plan, at, layout=conditions.layout, sm_count=device.sm_count)
+        head_ms = rates.head_cycles * terms / _cycles_per_ms(device)
+        busy_ms[:, node] = np.maximum(busy_ms[:, node], gap_ms + head_ms)
 
 
 def rows_with_blocks(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:

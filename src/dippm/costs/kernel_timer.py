@@ -70,6 +70,8 @@ _HALVES = tuple(_ARITHMETICS.index(value) for value in (Arithmetic.FP16, Arithme
 # there: 0.48 on an A100 (xformers' pull request 467), 0.65 on an RTX 5060 Ti.
 _SINGLES = tuple(_ARITHMETICS.index(value) for value in (Arithmetic.FP32, Arithmetic.TF32))
 _SPLIT_GRADIENT = 0.55
+# Axes of what kernels move where they move the same on all devices: batches and kernels.
+_ALIKE = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -83,7 +85,7 @@ class KernelTimer:
         at: The plan's workload at the batch sizes.
         sheets: Figures of the devices.
         conditions: Precision and layout.
-        rates: Sustained rates that hold on all of the devices.
+        rates: Sustained rates of each device.
         kernels: Learned kernel times.
     """
 
@@ -91,7 +93,7 @@ class KernelTimer:
     at: WorkloadAt
     sheets: DeviceSheets
     conditions: Conditions
-    rates: Rates
+    rates: tuple[Rates, ...]
     kernels: KernelModel
 
     def gemm(self, part: Distinct) -> FloatArray:
@@ -104,7 +106,7 @@ class KernelTimer:
         result = self._empty(len(columns))
         if is_tensor.any():
             shape = [size[:, is_tensor] for size in (b, m, n, k)]
-            own_peak = peak[..., is_tensor] * self.rates.tensor_gemm
+            own_peak = peak[..., is_tensor] * self._rate("tensor_gemm")
             product = self._tensor_product(*shape, peak=own_peak)
             has_narrow = sizes.is_packed[columns][is_tensor] | (shape[1] <= FEW_ROWS)
             narrow = narrow_gemm_seconds(*shape, peak_flops=own_peak)
@@ -158,7 +160,7 @@ class KernelTimer:
                 pixels[:, on_tensor],
                 n[:, on_tensor],
                 np.maximum(k[:, on_tensor], 8.0),
-                peak=peak[..., on_tensor] * self.rates.tensor_conv,
+                peak=peak[..., on_tensor] * self._rate("tensor_conv"),
             )
         if is_thin.any():
             flops = 2.0 * (groups * pixels * n * k)[:, is_thin]
@@ -167,16 +169,18 @@ class KernelTimer:
         if plain.any():
             learned = self._plain_convolution(columns[plain])
             result[..., plain] = np.maximum(learned, self._slower_than_fp32(learned, peak[..., plain]))
-        slower = np.where(is_thin, self.rates.direct_weight_gradient, self.rates.weight_gradient)
+        slower = np.where(is_thin, self._rate("direct_weight_gradient"), self._rate("weight_gradient"))
         slower = np.where(sizes.is_weight_gradient[columns], slower, 1.0)
         result *= slower
         traffic = self._traffic_seconds(node)
         result = np.asarray(np.maximum(result, traffic))
         is_last = self._formats.is_last[node]
-        result += np.where(on_tensor & ~is_last, self.rates.nchw_shuffle * traffic, 0.0)
+        result += np.where(on_tensor & ~is_last, self._rate("nchw_shuffle") * traffic, 0.0)
         may_stay = on_tensor & self._may_stay_fp32(node)
         if may_stay.any():
-            in_fp32 = np.maximum(self._plain_convolution(columns[may_stay]) * slower[may_stay], traffic[..., may_stay])
+            in_fp32 = np.maximum(
+                self._plain_convolution(columns[may_stay]) * slower[..., may_stay], traffic[..., may_stay]
+            )
             result[..., may_stay] = self._faster_where_close(result[..., may_stay], in_fp32)
         return result
 
@@ -188,14 +192,12 @@ class KernelTimer:
         of_one = is_depthwise(sizes, is_gradient=is_gradient)
         has_wide_filter = of_one & (np.maximum(sizes.kernel_height, sizes.kernel_width) > _WIDEST_FILTER)
         is_wide = has_wide_filter | (of_one & (sizes.in_channels[0] != sizes.out_channels[0]))
-        rates = self.rates
-        of_library = np.where(
-            is_last, np.where(is_wide, rates.wide_depthwise_nhwc, rates.direct_conv_nhwc), rates.direct_conv
-        )
+        in_nhwc = np.where(is_wide, self._rate("wide_depthwise_nhwc"), self._rate("direct_conv_nhwc"))
+        of_library = np.where(is_last, in_nhwc, self._rate("direct_conv"))
         is_own = runs_natively(sizes, is_half=is_half, is_last=is_last, is_gradient=is_gradient)
         # Of wide filters in NCHW, which only lines in FP16 have there, cuDNN too computes each output by itself.
         is_own = is_own | (has_wide_filter & ~is_last)
-        return np.where(is_own, rates.own_depthwise * self.sheets.issued, of_library * self.sheets.fp32)
+        return np.where(is_own, self._rate("own_depthwise") * self.sheets.issued, of_library * self.sheets.fp32)
 
     def _plain_convolution(self, columns: IndexArray) -> FloatArray:
         """Time of convolutions in FP32 without TF32, seconds, [D, B, U]."""
@@ -264,7 +266,7 @@ class KernelTimer:
         flops = np.where(sizes.is_causal[columns], flops / 2.0, flops) * sizes.products[columns]
         split = self.sheets.split_attention * np.where(sizes.products[columns] > 1.0, _SPLIT_GRADIENT, 1.0)
         is_split = np.isin(self.plan.arithmetic[node], _SINGLES) & (split > 0.0)
-        rate = np.where(is_split, split, peak * self.rates.attention)
+        rate = np.where(is_split, split, peak * self._rate("attention"))
         return np.maximum(flops / rate, self._traffic_seconds(node))
 
     def recurrent(self, part: Distinct) -> FloatArray:
@@ -286,7 +288,7 @@ class KernelTimer:
             )
         )
         is_held = (hidden <= WIDEST_HELD_STATE) & (handed == hidden)
-        step = np.maximum(step, np.where(is_held, self.rates.held_step_us, self.rates.step_us) / 1e6)
+        step = np.maximum(step, np.where(is_held, self._rate("held_step_us"), self._rate("step_us")) / 1e6)
         weight_bytes = outputs * handed * self.plan.work.first_element_bytes(node)
         step = np.maximum(step, self._reading_seconds(np.maximum(weight_bytes - self.sheets.sms * _HELD_BYTES, 0.0)))
         total = sizes.products[columns] * directions * (first + (layers - 1.0) * deeper + layers * steps * step)
@@ -302,13 +304,14 @@ class KernelTimer:
         """
         peak, is_tensor = self._peaks(node)
         one = np.ones_like(rows)
-        peak = peak * np.where(is_tensor, self.rates.tensor_gemm, 1.0)
+        tensor_gemm = self._rate("tensor_gemm")
+        peak = peak * np.where(is_tensor, tensor_gemm, 1.0)
         result = self._tensor_product(one, rows, columns, depth, peak=peak)
         plain, close = ~is_tensor, is_tensor & self._may_stay_fp32(node)
         if is_step:
             # Such a kernel has all multiprocessors hold a part of the weights, and no tiles of many rows.
             flops = 2.0 * np.ceil(rows / _STEP_ROWS) * _STEP_ROWS * columns * depth
-            in_fp32 = flops / (self.sheets.fp32 * self.rates.tensor_gemm)
+            in_fp32 = flops / (self.sheets.fp32 * tensor_gemm)
             result = np.minimum(result, in_fp32)
         elif (plain | close).any():
             m, n, k = (np.maximum(size, 1.0).ravel() for size in (rows, columns, depth))
@@ -348,21 +351,30 @@ class KernelTimer:
         node = part.node[part.index]
         read = self.at.bytes_read.take(node, axis=1)
         is_group_norm = self.plan.work.sizes.is_kind(OpKind.GROUP_NORM)[node]
-        moved = np.where(is_group_norm, self.rates.group_norm_reads, 1.0) * read
-        moved += self.at.bytes_written.take(node, axis=1)
-        rates = np.array([getattr(self.rates, name) for name in STREAM_RATES])
-        shares = rates[self.plan.stream_group[part.index]]
+        reads = self._rate("group_norm_reads") if is_group_norm.any() else 1.0
+        moved = np.where(is_group_norm, reads, 1.0) * read + self.at.bytes_written.take(node, axis=1)
+        rates = np.array([[getattr(own, name) for name in STREAM_RATES] for own in self.rates])
+        shares = rates[:, None, self.plan.stream_group[part.index]]
         of_casts = (self.at.casts.bytes_read + self.at.casts.bytes_written).take(casts.index, axis=1)
+        if moved.ndim > of_casts.ndim:
+            of_casts = np.broadcast_to(of_casts, (len(moved), *of_casts.shape))
         operators = np.concatenate([self.plan.stream_operator[part.index], np.full(len(casts.index), _COPY)])
-        seconds = self._stream_seconds(np.concatenate([moved, of_casts], axis=1), operators=operators)
+        seconds = self._stream_seconds(np.concatenate([moved, of_casts], axis=-1), operators=operators)
         return seconds[..., : len(node)] / shares, seconds[..., len(node) :]
 
     def copy(self, moved: FloatArray) -> FloatArray:
         """Seconds of copies that move as many bytes, [B, n] to [D, B, n]."""
         operators = np.full(moved.shape[1], _COPY)
-        return np.asarray(self._stream_seconds(moved, operators=operators) / self.rates.move)
+        return np.asarray(self._stream_seconds(moved, operators=operators) / self._rate("move"))
 
     # What the families share.
+
+    def _rate(self, name: str) -> FloatArray | float:
+        """A rate that is the same on all devices, or that of each, [D, 1, 1]."""
+        first, *others = (getattr(own, name) for own in self.rates)
+        if all(other == first for other in others):
+            return float(first)
+        return np.array([first, *others])[:, None, None]
 
     @property
     def _formats(self) -> MemoryFormats:
@@ -402,7 +414,7 @@ class KernelTimer:
 
     def _moving_seconds(self, moved: FloatArray) -> FloatArray:
         """Time to move bytes, part of them from the cache: [B, U] to [D, B, U]."""
-        return np.asarray(self._reading_seconds(moved) / self.rates.stream)
+        return np.asarray(self._reading_seconds(moved) / self._rate("stream"))
 
     def _reading_seconds(self, moved: FloatArray) -> FloatArray:
         """The same at the full bandwidth of both."""
@@ -411,9 +423,13 @@ class KernelTimer:
 
     def _cache_bandwidth(self) -> FloatArray:
         """Bytes that the L2 cache delivers per second, [D, 1, 1]."""
-        if not self.rates.cache_bytes_per_cycle:
-            return self.sheets.bandwidth * self.rates.cache_gain
-        return np.maximum(self.sheets.sm_cycles * self.rates.cache_bytes_per_cycle, self.sheets.bandwidth)
+        gain, per_cycle, of_memory = (
+            self._rate("cache_gain"),
+            self._rate("cache_bytes_per_cycle"),
+            self.sheets.bandwidth,
+        )
+        by_cycles = np.maximum(self.sheets.sm_cycles * per_cycle, of_memory)
+        return np.where(np.greater(per_cycle, 0.0), by_cycles, of_memory * gain)
 
     def _stream_seconds(self, moved: FloatArray, *, operators: IndexArray) -> FloatArray:
         """Time of an element-wise kernel that moves as many bytes.
@@ -422,18 +438,21 @@ class KernelTimer:
         such devices were fitted with, because five devices teach too little of a sixth.
 
         Shapes:
-            moved: [B, U]; operators: [U]; result: [D, B, U].
+            moved: [B, U], or [D, B, U] where devices differ in it; operators: [U]; result: [D, B, U].
         """
         seconds = self._moving_seconds(moved)
         devices = self.sheets.devices
         weight = np.array([self.kernels.support(Family.ELEMENTWISE, device).weight for device in devices])
         known = np.flatnonzero(weight > 0.0)
-        if len(known):
-            elements = np.maximum(moved / (4.0 * _MOVED_TENSORS[operators]), 1.0)
-            problem = ElementwiseProblem(elements=elements.ravel(), operator=np.tile(operators, len(moved)))
-            learned = self._learned(Family.ELEMENTWISE, problem, batches=len(moved), chosen=known)
-            share = weight[known, None, None]
-            seconds[known] = share * learned + (1.0 - share) * seconds[known]
+        # Kernels that are alike on all devices are asked for at once.
+        for own, chosen in [(moved, known)] if moved.ndim == _ALIKE else zip(moved[known], known[:, None], strict=True):
+            if not len(chosen):
+                continue
+            elements = np.maximum(own / (4.0 * _MOVED_TENSORS[operators]), 1.0)
+            problem = ElementwiseProblem(elements=elements.ravel(), operator=np.tile(operators, len(own)))
+            learned = self._learned(Family.ELEMENTWISE, problem, batches=len(own), chosen=chosen)
+            share = weight[chosen, None, None]
+            seconds[chosen] = share * learned + (1.0 - share) * seconds[chosen]
         return seconds
 
     def _learned_product(self, family: Family, problem: GemmProblem) -> FloatArray:

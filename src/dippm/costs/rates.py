@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from dippm.devices import DeviceSpec
 from dippm.errors import DippmError
 
-__all__ = ["Rates", "architecture_of", "group_by_rates"]
+__all__ = ["Rates", "architecture_of", "rates_on_each"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,18 +177,28 @@ class Rates:
         return replace(self, **dict(values))  # type: ignore[arg-type]
 
 
-def group_by_rates(devices: Sequence[DeviceSpec], rates: Rates) -> list[tuple[Rates, list[int]]]:
-    """Rates, none of them by architecture any more, and the positions of the devices that they hold on."""
-    groups: dict[str, list[int]] = {}
-    for position, device in enumerate(devices):
-        name = architecture_of(device)
-        groups.setdefault(name if name in rates.measured else "", []).append(position)
-    return [(rates.of(name), positions) for name, positions in groups.items()]
+def rates_on_each(
+    devices: Sequence[DeviceSpec], rates: Rates | Sequence[Rates], *, by_architecture: bool
+) -> tuple[Rates, ...]:
+    """The rates that hold on each of some devices.
+
+    Args:
+        devices: The devices.
+        rates: Rates of all of them, or those of each.
+        by_architecture: Whether those that were measured on a device's architecture stand for the others there.
+    """
+    of_devices = [rates] * len(devices) if isinstance(rates, Rates) else rates
+    return tuple(own.on(device) if by_architecture else own for own, device in zip(of_devices, devices, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _name(capability: tuple[int, int]) -> str:
+    return "{}.{}".format(*capability)
 
 
 def architecture_of(device: DeviceSpec) -> str:
     """Compute capability as text, such as ``"9.0"``."""
-    return "{}.{}".format(*device.compute_capability)
+    return _name(device.compute_capability)
 
 
 _NAMES = tuple(each.name for each in fields(Rates) if each.name not in {"measured", "hosts"})

@@ -22,7 +22,7 @@ from dippm.costs.training_step.training_graph import TrainingGraph
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec, is_better, load_catalog
 from dippm.errors import UnsupportedError
-from dippm.features.physical import PhysicalPlan
+from dippm.features.physical import PhysicalPlan, PhysicalSamples
 from dippm.graph import Graph, OpKind
 from dippm.predictors.additive_artefact import (
     ARTEFACT_FOLDER,
@@ -252,8 +252,45 @@ class AdditivePredictor:
         (breakdown,) = self._time_operators(plan, at, device, conditions, host=host)
         return breakdown
 
+    def read_kernels(
+        self,
+        physical: PhysicalPlan,
+        at: WorkloadAt,
+        device: DeviceSpec,
+        conditions: Conditions,
+        *,
+        better: tuple[AdditivePredictor, DeviceSpec] | None = None,
+    ) -> list[PhysicalSamples]:
+        """What networks read of kernels on a device, and then of a better card and its networks, both at once.
+
+        Args:
+            physical: As for :meth:`break_down_kernels`, and so is what follows.
+            at: Their work at each batch.
+            device: The device.
+            conditions: Precision, layout, mode and runtime.
+            better: What :meth:`of_better_card` gives; None for the device alone.
+
+        Raises:
+            UnsupportedError: ``additive.regime`` where no network was trained for mode and runtime.
+        """
+        asked = [(self, device)] if better is None else [(self, device), better]
+        return physical.features(
+            at,
+            devices=[card for _, card in asked],
+            conditions=conditions,
+            rates=[networks.artefact(conditions).rates for networks, _ in asked],
+            kernels=self._kernels,
+        )
+
     def break_down_kernels(
-        self, physical: PhysicalPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
+        self,
+        physical: PhysicalPlan,
+        at: WorkloadAt,
+        device: DeviceSpec,
+        conditions: Conditions,
+        *,
+        host: Rates,
+        read: PhysicalSamples | None = None,
     ) -> list[LatencyBreakdown]:
         """What :meth:`break_down` gives, of each graph, where the kernels and the host are known.
 
@@ -263,15 +300,22 @@ class AdditivePredictor:
             device: The device.
             conditions: Precision, layout, mode and runtime.
             host: Where the host's rates come from: the same for all devices that are compared.
+            read: What :meth:`read_kernels` gives of the device where that is known.
 
         Raises:
             UnsupportedError: ``additive.regime`` where no network was trained for mode and runtime.
         """
         plan = self._plan_of(physical, conditions, lambda: physical)
-        return self._time_operators(plan, at, device, conditions, host=host)
+        return self._time_operators(plan, at, device, conditions, host=host, read=read)
 
     def time_nodes(
-        self, physical: PhysicalPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions
+        self,
+        physical: PhysicalPlan,
+        at: WorkloadAt,
+        device: DeviceSpec,
+        conditions: Conditions,
+        *,
+        read: PhysicalSamples | None = None,
     ) -> FloatArray:
         """Time for which each node keeps the device busy when it runs once, ms, without host and interval.
 
@@ -280,6 +324,7 @@ class AdditivePredictor:
             at: Their work at each batch.
             device: The device.
             conditions: Precision, layout, mode and runtime.
+            read: As for :meth:`break_down_kernels`.
 
         Raises:
             UnsupportedError: ``additive.regime`` where no network was trained for mode and runtime.
@@ -288,13 +333,20 @@ class AdditivePredictor:
             Result: [B, n_nodes].
         """
         plan = self._plan_of(physical, conditions, lambda: physical)
-        class_ms, _ = self._time_classes(self._read(plan, at, device, conditions), device, conditions)
+        class_ms, _ = self._time_classes(self._sample(plan, at, device, conditions, read), device, conditions)
         return _of_nodes(physical, class_ms)
 
     def _time_operators(
-        self, plan: CorrectedPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
+        self,
+        plan: CorrectedPlan,
+        at: WorkloadAt,
+        device: DeviceSpec,
+        conditions: Conditions,
+        *,
+        host: Rates,
+        read: PhysicalSamples | None = None,
     ) -> list[LatencyBreakdown]:
-        sample, physical = self._read(plan, at, device, conditions), plan.physical
+        sample, physical = self._sample(plan, at, device, conditions, read), plan.physical
         corrector = self._corrector(conditions)
         descriptors = corrector.describe(sample)
         # Networks of an architecture answer on its heirs as on it: the plain sum knows neither better.
@@ -311,11 +363,17 @@ class AdditivePredictor:
             paused=None if paused_ms is None else _of_nodes(physical, paused_ms),
         )
 
-    def _read(self, plan: CorrectedPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions) -> CorrectedSample:
-        corrector = self._corrector(conditions)
-        rates = corrector.artefact.rates
-        sample = plan.physical.features(at, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
-        return corrector.read(plan, sample)
+    def _sample(
+        self,
+        plan: CorrectedPlan,
+        at: WorkloadAt,
+        device: DeviceSpec,
+        conditions: Conditions,
+        read: PhysicalSamples | None,
+    ) -> CorrectedSample:
+        if read is None:
+            (read,) = self.read_kernels(plan.physical, at, device, conditions)
+        return self._corrector(conditions).read(plan, read)
 
     def _time_classes(
         self, sample: CorrectedSample, device: DeviceSpec, conditions: Conditions, *, kept: FloatArray | None = None

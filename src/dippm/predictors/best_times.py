@@ -20,7 +20,7 @@ from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
 from dippm.costs.precision import Arithmetic, Precision, autocast_type, whole_model_type
 from dippm.costs.rates import Rates
 from dippm.devices import DeviceSpec
-from dippm.features.physical import PhysicalPlan
+from dippm.features.physical import PhysicalPlan, PhysicalSamples
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
@@ -124,6 +124,11 @@ class _Card:
         return self.known.additive.on(self.device, conditions, self.prepared.compiled.plan)
 
     @cached_property
+    def _read(self) -> dict[tuple[DeviceSpec, Conditions], PhysicalSamples]:
+        """What networks will read of better cards, as far as it was worked out beside what they read of the device."""
+        return {}
+
+    @cached_property
     def host(self) -> Rates:
         """Rates of the host of such a device."""
         return self.known.calibrations[self.prepared.conditions.mode].rates.host_on(self.device)
@@ -160,6 +165,15 @@ class _Card:
         is_near = here.covers(self.device, conditions) or here.is_near(self.device, conditions)
         return is_near and not self._knows_kernels
 
+    def _better_card(self, conditions: Conditions) -> tuple[AdditivePredictor, DeviceSpec] | None:
+        """The better card that tells what nodes take at least, and its networks; None where none does."""
+        compiled = self.prepared.compiled
+        if compiled.eager is not None or conditions.runtime is Runtime.COMPILE:
+            return None
+        better = self.known.additive.of_better_card(self.device, conditions, compiled.plan)
+        is_asked = better is not None and conditions in self.prepared.as_run.values()
+        return better if is_asked and self._is_held(conditions) else None
+
     def _hold_to_better_card(self, likely: FloatArray) -> FloatArray | None:
         """Let no node be said to be faster than on a card that is better in every figure and has networks of its own.
 
@@ -186,11 +200,13 @@ class _Card:
         of_products = likely[:, product]
         most = np.full_like(likely, np.inf) if prepared.conditions.runtime is Runtime.CUDA_GRAPH else None
         for precision, conditions in prepared.as_run.items():
-            better = self.known.additive.of_better_card(device, conditions, compiled.plan)
-            if better is None or not self._is_held(conditions):
+            better = self._better_card(conditions)
+            if better is None:
                 continue
             networks, card = better
-            known = networks.time_nodes(compiled.physical, prepared.at, card, conditions)
+            known = networks.time_nodes(
+                compiled.physical, prepared.at, card, conditions, read=self._read.get((card, conditions))
+            )
             least = np.minimum(known, SMALL_MS) if self._knows_kernels else known
             is_run_so = compiled.times > 0.0
             for member in compiled.members:
@@ -258,9 +274,14 @@ class _Card:
 
     def corrected(self, conditions: Conditions, physical: PhysicalPlan | None = None) -> list[LatencyBreakdown]:
         """The networks' time of the graphs, by their own kernels unless others are named."""
-        return self.networks(conditions).break_down_kernels(
-            physical or self.prepared.compiled.physical, self.prepared.at, self.device, conditions, host=self.host
-        )
+        networks, at, device, read = self.networks(conditions), self.prepared.at, self.device, None
+        if physical is None:
+            physical, better = self.prepared.compiled.physical, self._better_card(conditions)
+            of_cards = networks.read_kernels(physical, at, device, conditions, better=better)
+            read = of_cards[0]
+            if better is not None:
+                self._read[better[1], conditions] = of_cards[1]
+        return networks.break_down_kernels(physical, at, device, conditions, host=self.host, read=read)
 
     def corrected_where_alike(self, conditions: Conditions, summed: list[LatencyBreakdown]) -> list[LatencyBreakdown]:
         """The networks' time of graphs whose kernels they know by other conditions, and the sum's of others, [G]."""

@@ -200,21 +200,36 @@ class PhysicalPlan:
             UsageError: ``batch.invalid``.
         """
         at = self.kernels.work.at(list(batches))
-        return self.features(at, device=device, conditions=conditions, rates=rates, kernels=kernels)
+        return self.features(at, devices=[device], conditions=conditions, rates=[rates], kernels=kernels)[0]
 
     def features(
-        self, at: WorkloadAt, *, device: DeviceSpec, conditions: Conditions, rates: Rates, kernels: KernelModel
-    ) -> PhysicalSamples:
-        """What :meth:`at` gives, where the work at the batches is known.
+        self,
+        at: WorkloadAt,
+        *,
+        devices: Sequence[DeviceSpec],
+        conditions: Conditions,
+        rates: Sequence[Rates],
+        kernels: KernelModel,
+    ) -> list[PhysicalSamples]:
+        """What :meth:`at` gives on each of several devices, where the work at the batches is known.
 
         Args:
             at: The work of the graph at each batch.
-            device: The device.
+            devices: The devices.
             conditions: Layout and mode.
-            rates: Sustained rates of predictor 0.
+            rates: Sustained rates of predictor 0, those of each device.
             kernels: Learned kernel times of predictor 0.
         """
-        busy = busy_ms(self.kernels, at, devices=[device], conditions=conditions, rates=rates, kernels=kernels)[0]
+        of_devices = busy_ms(self.kernels, at, devices=devices, conditions=conditions, rates=rates, kernels=kernels)
+        return [
+            self._features_on(at, busy, device=device, conditions=conditions, rates=own)
+            for busy, device, own in zip(of_devices, devices, rates, strict=True)
+        ]
+
+    def _features_on(
+        self, at: WorkloadAt, busy: FloatArray, *, device: DeviceSpec, conditions: Conditions, rates: Rates
+    ) -> PhysicalSamples:
+        """The features on a device whose time of each node is known, [B, n_nodes]; the time is changed in place."""
         if not rates.plane_cycles and self.kernels.work.fusion is None:  # else that is the plain sum's own law
             busy += interpolation_ms(self.kernels, at, layout=conditions.layout, device=device)
         changing = self._fill_in(at, busy, device)
