@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,9 @@ import pytest
 import typer
 from rich.text import Text
 
-from dippm.cli.app import app
+from dippm.cli.app import make_app
 
-COMMANDS: Any = typer.main.get_command(app)
+COMMANDS: Any = typer.main.get_command(make_app())
 
 
 def commands() -> dict[str, Any]:
@@ -55,3 +57,28 @@ def test_no_help_text_is_taken_for_markup() -> None:
     texts = [getattr(each, "help", None) for command in _below(COMMANDS) for each in (command, *command.params)]
     lost = [text for text in texts if text and Text.from_markup(text).plain != text.replace("\\[", "[")]
     assert lost == []
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_a_command_alone_is_the_same_as_among_all(name: str) -> None:
+    alone: Any = typer.main.get_command(make_app([name, "--help"]))
+    assert list(alone.commands) == [name]
+    assert alone.help == COMMANDS.help
+    found, whole = alone.commands[name], commands()[name]
+    assert found.help == whole.help
+    assert [each.opts for each in found.params] == [each.opts for each in whole.params]
+    assert list(getattr(found, "commands", {})) == list(getattr(whole, "commands", {}))
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["prdict"], ["--version", "predict"]])
+def test_where_no_command_is_asked_for_all_are_there(words: list[str]) -> None:
+    assert list(getattr(typer.main.get_command(make_app(words)), "commands", {})) == list(commands())
+
+
+def test_a_command_imports_no_other() -> None:
+    program = (
+        "import sys; from dippm.cli.main import main; status = main(['devices', 'A100']); "
+        "print([name for name in ('predict', 'explore', 'serve') if f'dippm.cli.{name}' in sys.modules], status)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert ended.stdout.splitlines()[-1] == "[] 0"

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from dippm.api.question import Options, Question
 from dippm.cli import options
-from dippm.cli.app import app
+from dippm.cli.app import make_app
 from dippm.cli.shared_options import with_shared_options
 
 
@@ -69,7 +69,7 @@ def test_they_stand_where_the_command_asks_for_them() -> None:
 
 @pytest.mark.parametrize("command", ["predict", "inspect", "fits", "max-batch", "sweep", "pack"])
 def test_every_command_that_asks_a_predictor_takes_them(command: str) -> None:
-    found: Any = get_command(app)
+    found: Any = get_command(make_app())
     taken = {each.name for each in found.commands[command].params}
     assert {"trust_pickle" if name == "trust" else name for name in Options.__annotations__} <= taken
     assert "asked" not in taken

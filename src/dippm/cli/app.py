@@ -2,35 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, NamedTuple
 
 import typer
 
-from dippm.cli import (
-    catalogue,
-    dataset,
-    evaluate,
-    explore,
-    inspect,
-    measure,
-    pack,
-    placement,
-    predict,
-    serve,
-    sweep,
-    train,
-)
+__all__ = ["make_app"]
 
-__all__ = ["app"]
 
-app = typer.Typer(
-    name="dippm",
-    help="Predicts latency, energy, memory and the MIG slice of a deep-learning model from its file, without running "
-    "it.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+class _Command(NamedTuple):
+    """Where a command is: its module here, and what its function and its help are called there."""
+
+    module: str
+    name: str
+    help: str = "HELP"
+
+
+# In the order in which the help shows them. Some are groups of commands themselves.
+_COMMANDS = {
+    "predict": _Command("predict", "predict"),
+    "inspect": _Command("inspect", "inspect"),
+    "fits": _Command("placement", "fits", "FITS_HELP"),
+    "max-batch": _Command("placement", "max_batch", "MAX_BATCH_HELP"),
+    "sweep": _Command("sweep", "sweep"),
+    "explore": _Command("explore", "explore"),
+    "pack": _Command("pack", "pack"),
+    "devices": _Command("catalogue", "devices", "DEVICES_HELP"),
+    "ops": _Command("catalogue", "ops", "OPS_HELP"),
+    "measure": _Command("measure", "measure"),
+    "dataset": _Command("dataset", "dataset"),
+    "train": _Command("train", "train"),
+    "evaluate": _Command("evaluate", "evaluate"),
+    "serve": _Command("serve", "serve"),
+}
+
+
+def make_app(words: Sequence[str] = ()) -> typer.Typer:
+    """The program with the command that some words begin with; with all of them where they begin with none.
+
+    A command alone starts sooner: nothing is imported, and no option looked at, of the others.
+
+    Args:
+        words: Words after the program's name.
+    """
+    app = typer.Typer(
+        name="dippm",
+        help="Predicts latency, energy, memory and the MIG slice of a deep-learning model from its file, without "
+        "running it.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    asked = next((name for name in words[:1] if name in _COMMANDS), None)
+    for name, command in _COMMANDS.items() if asked is None else [(asked, _COMMANDS[asked])]:
+        module = import_module(f"dippm.cli.{command.module}")
+        found, text = getattr(module, command.name), getattr(module, command.help)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name, help=text)
+        else:
+            app.command(name, help=text)(found)
+    return app
 
 
 def _print_version(is_asked: bool) -> None:
@@ -41,7 +74,6 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
@@ -50,19 +82,3 @@ def _root(
     _debug: Annotated[bool, typer.Option("--debug", help="Show where an error happened.")] = False,
 ) -> None:
     pass
-
-
-app.command("predict", help=predict.HELP)(predict.predict)
-app.command("inspect", help=inspect.HELP)(inspect.inspect)
-app.command("fits", help=placement.FITS_HELP)(placement.fits)
-app.command("max-batch", help=placement.MAX_BATCH_HELP)(placement.max_batch)
-app.command("sweep", help=sweep.HELP)(sweep.sweep)
-app.command("explore", help=explore.HELP)(explore.explore)
-app.command("pack", help=pack.HELP)(pack.pack)
-app.command("devices", help=catalogue.DEVICES_HELP)(catalogue.devices)
-app.command("ops", help=catalogue.OPS_HELP)(catalogue.ops)
-app.command("measure", help=measure.HELP)(measure.measure)
-app.add_typer(dataset.dataset, name="dataset", help=dataset.HELP)
-app.command("train", help=train.HELP)(train.train)
-app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
-app.command("serve", help=serve.HELP)(serve.serve)

@@ -103,12 +103,12 @@ def _is_of_interrupt(exc: BaseException) -> bool:
 def _run(words: list[str]) -> int:
     from typer.main import get_command
 
-    from dippm.cli.app import app
+    from dippm.cli.app import make_app
     from dippm.cli.progress import show_conversions
 
     show_conversions()
     try:
-        result = get_command(app).main(words, prog_name="dippm", standalone_mode=False)
+        result = get_command(make_app(words)).main(words, prog_name="dippm", standalone_mode=False)
     except SystemExit as exc:
         # The only exit that the option parser takes by itself here is the one for a closed pipe.
         if exc.code in (0, None):
@@ -162,9 +162,9 @@ def _find_command_path(words: Sequence[str]) -> str:
     """The command that these words name, such as ``"dippm dataset predict"``."""
     from typer.main import get_command
 
-    from dippm.cli.app import app
+    from dippm.cli.app import make_app
 
-    path, commands = ["dippm"], getattr(get_command(app), "commands", {})
+    path, commands = ["dippm"], getattr(get_command(make_app(words)), "commands", {})
     for word in words:
         if word not in commands:
             break
