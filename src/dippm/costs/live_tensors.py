@@ -100,12 +100,12 @@ def _follow(timeline: MemoryTimeline, pieces: FloatArray, batches: FloatArray) -
         change = pieces.take(timeline.event_piece, axis=1)
         change *= timeline.event_sign
         live = change.cumsum(axis=1)
-        live += start[:, None]
         peak_event = live.argmax(axis=1)
-        peak_bytes, peak_node = live[np.arange(len(batches)), peak_event], timeline.event_node[peak_event]
+        peak_bytes = live[np.arange(len(batches)), peak_event] + start
+        peak_node = timeline.event_node[peak_event]
         for own, row, stop in zip(held, change, (peak_event + 1).tolist(), strict=True):
             own[:] = np.bincount(timeline.event_purpose[:stop], row[:stop], minlength=len(Purpose))
-        of_nodes = np.maximum.reduceat(live, timeline.node_start, axis=1)
+        of_nodes = np.maximum.reduceat(live, timeline.node_start, axis=1) + start[:, None]
         if timeline.steps > 1:
             of_nodes = of_nodes.reshape(len(batches), timeline.steps, -1).max(axis=1)
     cache_bytes += held[:, Purpose.CACHE]

@@ -168,7 +168,7 @@ class MemoryTimeline:
     room: IndexArray
     event_piece: IndexArray
     event_purpose: IndexArray
-    event_sign: IndexArray
+    event_sign: FloatArray
     event_node: IndexArray
     node_start: IndexArray
     requests: Requests
@@ -243,7 +243,7 @@ class MemoryTimeline:
             "room": cut(room - of_input, input_start),
             "event_piece": cut(event_piece, starts.event),
             "event_purpose": cut(purpose.take(events.piece).astype(np.int64), starts.event),
-            "event_sign": cut(events.sign, starts.event),
+            "event_sign": cut(events.sign.astype(np.float64), starts.event),
             "event_node": cut(event_node, starts.event),
             "node_start": cut(marks - np.repeat(starts.event[:-1], mark_count), mark_start),
             "requests": requests,
