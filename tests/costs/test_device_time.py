@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from dippm.costs.conditions import Conditions, Layout, Mode, Optimizer, Runtime
+from dippm.costs.device_sheets import DeviceSheets
 from dippm.costs.device_time import busy_ms
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import load_kernel_model
@@ -86,18 +87,20 @@ def test_every_family_takes_time_and_more_of_it_with_the_batch(
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP, Precision.TF32])
-@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize(
+    ("layout", "runtime"),
+    [(Layout.NCHW, Runtime.EAGER), (Layout.NHWC, Runtime.EAGER), (Layout.NCHW, Runtime.CUDA_GRAPH)],
+)
 def test_devices_with_rates_of_their_own_take_what_they_take_alone(
-    builder: Any, precision: Precision, layout: Layout, mode: Mode
+    builder: Any, precision: Precision, layout: str, runtime: Runtime, mode: Mode
 ) -> None:
     n, weight = builder.N, builder.weight(64)
     image = builder.input(n, 64, 28, 28)
     builder.node(OpKind.GROUP_NORM, [image, weight, weight], n, 64, 28, 28, groups=8, axes_size=64 * 28 * 28 // 8)
     builder.node(OpKind.BATCH_NORM, [image, weight, weight], n, 64, 28, 28, is_training=mode is Mode.TRAINING)
     plan = KernelPlan.from_workload(Workload.from_graph(every_family(builder), precision))
-    conditions = Conditions(
-        precision=precision, layout=layout, mode=mode, optimizer=Optimizer.SGD if mode is Mode.TRAINING else None
-    )
+    optimizer = Optimizer.SGD if mode is Mode.TRAINING else None
+    conditions = Conditions(precision=precision, layout=Layout(layout), runtime=runtime, mode=mode, optimizer=optimizer)
     devices = [find_device(name) for name in ("A100", "RTX 3090", "H200", "P100")]
     names = [name for name, value in vars(Rates()).items() if isinstance(value, float)]
     rates = [
@@ -168,7 +171,40 @@ def test_a_product_of_two_matrices_costs_what_a_linear_layer_does(
     assert both.tolist() == [time_of(product, batches=[batch], device=device)[0, 0] for batch in (1, 8)]
     kernels, card = load_kernel_model(), find_device(device)
     (learned,) = kernels.busy_ms(Family.BMM, GemmProblem.of(b=8, m=512, n=384, k=256), [card])[0]
-    assert both[1] == pytest.approx(learned + Rates().gap_us / 1e3)
+    sheets = DeviceSheets.of((card,), frozenset(), (0.0,))
+    sustained = 2e3 * 8 * 512 * 384 * 256 / sheets.sustained_fp32.item()
+    assert (sustained > learned) == (device == "T4")
+    assert both[1] == pytest.approx(max(learned, sustained) + Rates().gap_us / 1e3)
+
+
+@pytest.mark.parametrize(("device", "tflops"), [("T4", 70 / 20.6), ("P4", 75 / 22.7), ("RTX 2080 Ti", 250 / 20.6)])
+@pytest.mark.parametrize("kind", ["linear", "matmul", "conv", "attention"])
+def test_products_in_fp32_are_held_to_what_a_board_sustains(
+    builder: Any, device: str, tflops: float, kind: str
+) -> None:
+    n, point = builder.N, {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+    if kind == "linear":
+        builder.node(OpKind.LINEAR, [builder.input(n, 512), builder.weight(512, 512)], n, 512)
+        flops = 2.0 * 512 * 512
+    elif kind == "matmul":
+        builder.node(OpKind.MATMUL, [builder.input(n, 64, 256), builder.input(n, 256, 64)], n, 64, 64)
+        flops = 2.0 * 64 * 64 * 256
+    elif kind == "conv":
+        image = builder.input(n, 64, 14, 14)
+        builder.node(OpKind.CONV, [image, builder.weight(256, 64, 1, 1)], n, 256, 14, 14, **point)
+        flops = 2.0 * 64 * 256 * 14 * 14
+    else:
+        heads = builder.input(n, 4, 128, 64)
+        builder.node(OpKind.ATTENTION, [heads, heads, heads], n, 4, 128, 64)
+        flops = 4.0 * 4 * 128 * 128 * 64
+    batches = [1, 8, 64, 512]
+    times = time_of(builder.graph(), batches=batches, device=device)[:, 0]
+    assert np.all(times >= 1e3 * np.array(batches) * flops / (tflops * 1e12))
+
+
+def test_boards_that_were_not_seen_to_be_held_back_are_not() -> None:
+    sustained = DeviceSheets.of(tuple(find_device(name) for name in ("A100", "V100", "P100")), frozenset(), (0.0,) * 3)
+    assert np.isinf(sustained.sustained_fp32).all()
 
 
 def test_tensor_cores_make_a_large_product_faster_in_the_order_of_their_peaks(builder: Any) -> None:

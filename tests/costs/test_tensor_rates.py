@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dippm.costs.precision import Arithmetic
-from dippm.costs.tensor_rates import OF_FP16, fp16_operations, tensor_format, tensor_tflops
-from dippm.devices import find_device, load_catalog
+from dippm.costs.tensor_rates import (
+    OF_FP16,
+    fp16_operations,
+    of_every_format,
+    tensor_format,
+    tensor_tflops,
+)
+from dippm.devices import DeviceSpec, find_device, load_catalog
 
 
 @pytest.mark.parametrize(
@@ -60,3 +66,19 @@ def test_one_card_alone_does_a_format_out_of_proportion() -> None:
         if tensor_format(device, arithmetic) is arithmetic and fp16_operations(device, arithmetic) != 1.0 / rate
     }
     assert unusual == {("B300 SXM6 AC", Arithmetic.INT8)}
+
+
+def test_what_holds_of_every_format_is_worked_out_once() -> None:
+    asked = []
+
+    def rate(device: DeviceSpec, arithmetic: Arithmetic, factor: float, *, more: float = 0.0) -> float:
+        asked.append((device.name, arithmetic))
+        return factor * tensor_tflops(device, arithmetic) + more
+
+    table, device = of_every_format(rate), find_device("A100")
+    expected = [2.0 * tensor_tflops(device, arithmetic) + 1.0 for arithmetic in Arithmetic]
+    assert table(device, 2.0, more=1.0).tolist() == table(device, 2.0, more=1.0).tolist() == expected
+    assert len(asked) == len(Arithmetic)
+    assert table(device, 2.0).tolist() != expected
+    with pytest.raises(ValueError, match="read-only"):
+        table(device, 2.0)[0] = 1.0

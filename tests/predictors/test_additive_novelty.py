@@ -38,6 +38,9 @@ def test_tensors_there_and_back(novelty: Novelty) -> None:
     with pytest.raises(DippmError, match=r"novelty\.basis") as caught:
         Novelty.from_tensors(tensors, distances=[1.0], half_widths=[0.1])
     assert caught.value.code == "artefact.unreadable"
+    with pytest.raises(DippmError, match="cannot be read") as caught:
+        Novelty.from_tensors(tensors | {"novelty.basis": np.zeros(3)}, distances=[1.0], half_widths=[0.1])
+    assert caught.value.code == "artefact.unreadable"
 
 
 def test_a_call_is_the_mean_of_its_operators_by_time() -> None:

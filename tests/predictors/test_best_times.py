@@ -15,7 +15,8 @@ from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_each
 from dippm.costs.software import DEFAULT_SOFTWARE
-from dippm.devices import find_device
+from dippm.devices import DeviceSpec, find_device
+from dippm.features.physical import PhysicalPlan
 from dippm.graph import DType, Graph, OpKind
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.best_times import BestTimes
@@ -53,6 +54,42 @@ def test_what_is_read_of_a_better_card_beside_the_device_is_what_is_read_of_it(
         assert np.array_equal(read.changing, expected.changing)
         assert np.array_equal(read.kernel_ms, expected.kernel_ms)
     assert not np.array_equal(own.kernel_ms, others.kernel_ms)
+
+
+@pytest.mark.parametrize(
+    ("precision", "devices", "expected"),
+    [
+        # The device and the better card at once, and whoever is held to the same card by itself.
+        ("amp", ["A100"], [2]),
+        ("amp", ["A100", "V100"], [2, 1]),
+        # In pure 16 bits what is likely on the H100 is asked for first.
+        ("fp16", ["A100"], [1, 1]),
+        ("fp16", ["A100", "V100"], [1, 1, 1]),
+        ("amp", ["RTX 3090"], [1]),
+        ("amp", ["H100"], [1]),
+    ],
+)
+def test_no_card_is_read_twice(
+    times: BestTimes,
+    builder: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+    devices: list[str],
+    expected: list[int],
+) -> None:
+    prepared, read, features = _prepared(_joined(builder), precision=precision), [], PhysicalPlan.features
+
+    def count(plan: PhysicalPlan, *given: Any, devices: list[DeviceSpec], **others: Any) -> Any:
+        read.append(len(devices))
+        return features(plan, *given, devices=devices, **others)
+
+    monkeypatch.setattr(PhysicalPlan, "features", count)
+    cards = [find_device(name) for name in devices]
+    together = times.break_down(prepared, cards)
+    assert sorted(read, reverse=True) == expected
+    for card, found in zip(cards, together, strict=True):
+        (alone,) = times.break_down(prepared, [card])
+        assert np.array_equal(found.busy_ms, alone.busy_ms)
 
 
 @pytest.mark.parametrize(("device", "runtime", "is_held"), [

@@ -272,5 +272,5 @@ def test_a_processor_has_no_other_widths() -> None:
 
 
 def test_biases_of_another_layer_are_refused() -> None:
-    with pytest.raises(ValueError, match="biases of shape"):
+    with pytest.raises(ValueError, match="make no layer"):
         Layer.of(np.zeros((2, 7, 4), dtype=np.float32), np.zeros((2, 1), dtype=np.float32))

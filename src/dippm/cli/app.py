@@ -15,8 +15,8 @@ class _Command(NamedTuple):
     """Where a command is: its module here, and what its function and its help are called there."""
 
     module: str
-    name: str
-    help: str = "HELP"
+    function: str
+    text: str = "HELP"
 
 
 # In the order in which the help shows them. Some are groups of commands themselves.
@@ -55,10 +55,10 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    asked = next((name for name in words[:1] if name in _COMMANDS), None)
+    asked = words[0] if words and words[0] in _COMMANDS else None
     for name, command in _COMMANDS.items() if asked is None else [(asked, _COMMANDS[asked])]:
         module = import_module(f"dippm.cli.{command.module}")
-        found, text = getattr(module, command.name), getattr(module, command.help)
+        found, text = getattr(module, command.function), getattr(module, command.text)
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name, help=text)
         else:

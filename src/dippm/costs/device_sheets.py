@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,6 +48,11 @@ _SUSTAINED = 0.85
 # with large tiles and HBM, from the H100 PCIe, and of Blackwell's workstation cards from the RTX PRO 6000 Max-Q, all
 # five by hand from the rows of data/published.
 _W_PER_TFLOP = {(7, 0): 3.0, (8, 0): 1.4, (8, 9): 1.65, (9, 0): 1.0, (12, 0): 1.45}
+# The same for each TFLOP/s of FP32 outside of tensor cores, by the compute capabilities of which a card was seen to be
+# held back: products of 30 ms and more reach 3.4 TFLOP/s on a T4 of 70 W and 3.3 on a P4 of 75 W, where the fastest of
+# less than 1 ms, over before clocks are lowered, reach 4.7 and 3.9 (tables of single operators). In a model they follow
+# each other. Convolutions were measured with zeros, which draw less power.
+_W_PER_FP32_TFLOP = {(6, 1): 22.7, (7, 5): 20.6}
 # Fused attention of FP32 multiplies on tensor cores from Ampere on, each operand as the sum of two of TF32, of whose
 # four products three are taken (PyTorch's ``mem_eff_attention/gemm_kernel_utils.h``, ``OpMultiplyAddFastF32``),
 # whatever ``allow_tf32`` says. To split them takes FP32 units. Share of the TF32 peak, and operations of those units
@@ -83,6 +89,8 @@ class DeviceSheets:
         is_tensor: Whether each arithmetic runs on tensor cores.
         peaks: Rate of each arithmetic, FLOP/s.
         fp32: FP32 peak, FLOP/s.
+        sustained_fp32: What FP32 units sustain of it where the board's power holds them back, FLOP/s; without end where
+            that was not seen.
         issued: What the FP32 peak would be if every instruction that can be started in a clock were one, FLOP/s.
         bandwidth: Bytes per second.
         warm_bytes: Part of the L2 cache that a chain of kernels finds warm.
@@ -103,6 +111,7 @@ class DeviceSheets:
     is_tensor: npt.NDArray[np.bool_]
     peaks: FloatArray
     fp32: FloatArray
+    sustained_fp32: FloatArray
     issued: FloatArray
     bandwidth: FloatArray
     warm_bytes: FloatArray
@@ -144,6 +153,7 @@ class DeviceSheets:
                 ]
             ),
             fp32=column(device.peak_tflops["fp32"] * TERA for device in devices),
+            sustained_fp32=column(_sustained_fp32_tflops(device) * TERA for device in devices),
             issued=column(latest_figure(_ISSUED, device) * device.peak_tflops["fp32"] * TERA for device in devices),
             bandwidth=column(device.bandwidth_gb_s * GIGA for device in devices),
             warm_bytes=column(_WARM_CACHE * device.l2_mb * BYTES_PER_MIB for device in devices),
@@ -158,6 +168,11 @@ class DeviceSheets:
 
 def _is_tf32_close(device: DeviceSpec) -> bool:
     return tensor_tflops(device, Arithmetic.TF32) < _CLOSE * device.peak_tflops["fp32"]
+
+
+def _sustained_fp32_tflops(device: DeviceSpec) -> float:
+    w_per_tflop = _W_PER_FP32_TFLOP.get(device.compute_capability)
+    return math.inf if w_per_tflop is None else device.board_power_w / w_per_tflop
 
 
 def _split_tflops(device: DeviceSpec) -> float:

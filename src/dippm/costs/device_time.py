@@ -56,6 +56,8 @@ def busy_ms(
     gaps_ms = np.array([own.gap_us / _MS for own in of_devices])
     gap_ms = gaps_ms[:, None, None]
     busy = np.zeros((len(devices), *at.flops.shape))
+    if not devices:
+        return busy
     timers: dict[tuple[tuple[int, ...], frozenset[Arithmetic]], KernelTimer] = {}
 
     def timer_of(chosen: tuple[int, ...], on_tensor: frozenset[Arithmetic]) -> KernelTimer:

@@ -230,7 +230,7 @@ def _joins_at(
     node, is_one_by_one, operands, per_block, elements, of_operands = _joins(plan, layout)
     one_by_one = np.where(is_one_by_one, evaluate(elements, at.batches), 0.0)
     if not len(node):
-        return node, operands, one_by_one, one_by_one.copy()
+        return node, operands, one_by_one, one_by_one
     first = np.cumsum(operands) - operands
     largest = np.maximum.reduceat(evaluate(of_operands, at.batches), first, axis=1)
     return node, operands, one_by_one, np.ceil(largest / per_block)

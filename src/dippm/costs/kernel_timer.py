@@ -21,7 +21,7 @@ from dippm.costs.device_sheets import DeviceSheets
 from dippm.costs.flash_attention import SPLIT_TILE, split_rows
 from dippm.costs.kernel_plan import ROW_TABLES, STREAM_RATES, Distinct, KernelPlan
 from dippm.costs.kernels.growing import grow_with_rows, level_few_rows
-from dippm.costs.kernels.mapping import ConvShape, conv2d_busy_ms
+from dippm.costs.kernels.mapping import conv2d_busy_ms
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.kernels.problems import (
     ELEMENTWISE_OPERATORS,
@@ -32,6 +32,7 @@ from dippm.costs.kernels.problems import (
     RowProblem,
 )
 from dippm.costs.memory_format import MemoryFormats
+from dippm.costs.plain_convolutions import shape_of
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import Rates
@@ -70,8 +71,8 @@ _HALVES = tuple(_ARITHMETICS.index(value) for value in (Arithmetic.FP16, Arithme
 # there: 0.48 on an A100 (xformers' pull request 467), 0.65 on an RTX 5060 Ti.
 _SINGLES = tuple(_ARITHMETICS.index(value) for value in (Arithmetic.FP32, Arithmetic.TF32))
 _SPLIT_GRADIENT = 0.55
-# Axes of what kernels move where they move the same on all devices: batches and kernels.
-_ALIKE = 2
+# By how much Winograd's algorithm saves products of a convolution of three by three pixels.
+_WINOGRAD = 2.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -126,7 +127,8 @@ class KernelTimer:
             if plain.any():
                 learned = learned_of(family, plain)[:, None]
                 own_peak = np.broadcast_to(peak, result.shape)[:, None, plain]
-                result[:, plain] = np.maximum(learned, self._slower_than_fp32(learned, own_peak))[:, 0]
+                learned = np.maximum(learned, self._slower_than_fp32(learned, own_peak))[:, 0]
+                result[:, plain] = np.maximum(learned, 2.0 * (b * m * n * k)[plain] / self.sheets.sustained_fp32[:, 0])
             if close.any():
                 in_fp32 = learned_of(family, close)
                 result[:, close] = self._faster_where_close(result[:, close], in_fp32)
@@ -168,7 +170,9 @@ class KernelTimer:
         plain = ~on_tensor & ~is_thin
         if plain.any():
             learned = self._plain_convolution(columns[plain])
-            result[..., plain] = np.maximum(learned, self._slower_than_fp32(learned, peak[..., plain]))
+            learned = np.maximum(learned, self._slower_than_fp32(learned, peak[..., plain]))
+            flops = 2.0 * (groups * pixels * n * k)[:, plain] / np.where(kernel[plain] > 1.0, _WINOGRAD, 1.0)
+            result[..., plain] = np.maximum(learned, flops / self.sheets.sustained_fp32)
         slower = np.where(is_thin, self._rate("direct_weight_gradient"), self._rate("weight_gradient"))
         slower = np.where(sizes.is_weight_gradient[columns], slower, 1.0)
         result *= slower
@@ -201,43 +205,9 @@ class KernelTimer:
 
     def _plain_convolution(self, columns: IndexArray) -> FloatArray:
         """Time of convolutions in FP32 without TF32, seconds, [D, B, U]."""
-        sizes = self.at.convolution
-        batch = np.maximum(sizes.batch[:, columns], 1.0)
-
-        def flat(size: FloatArray) -> FloatArray:
-            raveled: FloatArray = np.maximum(np.broadcast_to(size[..., columns], batch.shape), 1.0).ravel()
-            return raveled
-
-        # A transposed convolution is the gradient of one: input and output change places.
-        swap = np.broadcast_to(sizes.is_transposed[columns], batch.shape).ravel()
-        pairs = [
-            (flat(first), flat(second))
-            for first, second in (
-                (sizes.in_channels, sizes.out_channels),
-                (sizes.in_height, sizes.out_height),
-                (sizes.in_width, sizes.out_width),
-            )
-        ]
-        (cin, cout), (in_height, out_height), (in_width, out_width) = (
-            (np.where(swap, second, first), np.where(swap, first, second)) for first, second in pairs
-        )
-        shape = ConvShape(
-            batch=batch.ravel(),
-            in_channels=cin,
-            out_channels=cout,
-            kernel_height=flat(sizes.kernel_height),
-            kernel_width=flat(sizes.kernel_width),
-            kernel_depth=flat(sizes.kernel_depth),
-            stride=np.maximum(flat(sizes.stride_height), flat(sizes.stride_width)),
-            dilation=np.maximum(flat(sizes.dilation_height), flat(sizes.dilation_width)),
-            groups=flat(sizes.groups),
-            in_height=in_height,
-            in_width=in_width,
-            out_height=out_height,
-            out_width=out_width,
-        )
+        shape = shape_of(self.at.convolution, columns)
         busy_ms = conv2d_busy_ms(self.kernels, shape, self.sheets.devices)
-        return self._within_cache(busy_ms, shape.bytes).reshape(-1, *batch.shape)
+        return self._within_cache(busy_ms, shape.bytes).reshape(len(busy_ms), -1, len(columns))
 
     def attention(self, part: Distinct) -> FloatArray:
         """Fused attention: whole tiles of queries and keys at a share of the peak."""
@@ -255,7 +225,7 @@ class KernelTimer:
             np.ceil(size.take(columns, axis=1) / tile) * tile
             for size, tile in zip((sizes.keys, sizes.width, sizes.value_width), _ATTENTION_TILE[1:], strict=True)
         )
-        peak, _ = self._peaks(node)
+        peak, is_tensor = self._peaks(node)
         peak = np.where(self.plan.arithmetic[node] == _TF32, np.maximum(peak, self.sheets.fp32), peak)
         waves = np.ceil(blocks * np.ceil(queries / _ATTENTION_TILE[0]) / self.sheets.sms)
         rows = waves * self.sheets.sms * _ATTENTION_TILE[0]
@@ -266,7 +236,9 @@ class KernelTimer:
         flops = np.where(sizes.is_causal[columns], flops / 2.0, flops) * sizes.products[columns]
         split = self.sheets.split_attention * np.where(sizes.products[columns] > 1.0, _SPLIT_GRADIENT, 1.0)
         is_split = np.isin(self.plan.arithmetic[node], _SINGLES) & (split > 0.0)
-        rate = np.where(is_split, split, peak * self._rate("attention"))
+        rate = peak * self._rate("attention")
+        rate = np.where(is_tensor, rate, np.minimum(rate, self.sheets.sustained_fp32))
+        rate = np.where(is_split, split, rate)
         return np.maximum(flops / rate, self._traffic_seconds(node))
 
     def recurrent(self, part: Distinct) -> FloatArray:
@@ -444,8 +416,9 @@ class KernelTimer:
         devices = self.sheets.devices
         weight = np.array([self.kernels.support(Family.ELEMENTWISE, device).weight for device in devices])
         known = np.flatnonzero(weight > 0.0)
-        # Kernels that are alike on all devices are asked for at once.
-        for own, chosen in [(moved, known)] if moved.ndim == _ALIKE else zip(moved[known], known[:, None], strict=True):
+        # Where devices differ in what kernels move, each is asked for by itself.
+        differs = moved.ndim > operators.ndim + 1
+        for own, chosen in zip(moved[known], known[:, None], strict=True) if differs else [(moved, known)]:
             if not len(chosen):
                 continue
             elements = np.maximum(own / (4.0 * _MOVED_TENSORS[operators]), 1.0)

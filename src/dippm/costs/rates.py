@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from dippm.devices import DeviceSpec
 from dippm.errors import DippmError
@@ -191,14 +191,9 @@ def rates_on_each(
     return tuple(own.on(device) if by_architecture else own for own, device in zip(of_devices, devices, strict=True))
 
 
-@lru_cache(maxsize=256)
-def _name(capability: tuple[int, int]) -> str:
-    return "{}.{}".format(*capability)
-
-
 def architecture_of(device: DeviceSpec) -> str:
     """Compute capability as text, such as ``"9.0"``."""
-    return _name(device.compute_capability)
+    return "{}.{}".format(*device.compute_capability)
 
 
 _NAMES = tuple(each.name for each in fields(Rates) if each.name not in {"measured", "hosts"})

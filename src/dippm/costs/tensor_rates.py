@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import lru_cache
 from typing import Concatenate, ParamSpec, cast
 
 import numpy as np
@@ -75,7 +75,6 @@ def of_every_format(
     """
 
     @lru_cache(maxsize=256)
-    @wraps(function)
     def table(device: DeviceSpec, *args: _Asked.args, **kwargs: _Asked.kwargs) -> FloatArray:
         result = np.array([function(device, arithmetic, *args, **kwargs) for arithmetic in Arithmetic])
         result.flags.writeable = False

@@ -264,11 +264,15 @@ class AdditivePredictor:
         """What networks read of kernels on a device, and then of a better card and its networks, both at once.
 
         Args:
-            physical: As for :meth:`break_down_kernels`, and so is what follows.
+            physical: The kernels, merged where they are alike.
             at: Their work at each batch.
             device: The device.
             conditions: Precision, layout, mode and runtime.
-            better: What :meth:`of_better_card` gives; None for the device alone.
+            better: What :meth:`of_better_card` gives, networks of the same learned kernel times; None for the device
+                alone.
+
+        Returns:
+            One for the device, and one for the better card where it is asked for.
 
         Raises:
             UnsupportedError: ``additive.regime`` where no network was trained for mode and runtime.

@@ -43,7 +43,12 @@ class Ensemble:
         self._output = Layer.of(stack("output.weight"), stack("output.bias"))
 
     def first_layer(self, columns: IndexArray | slice = slice(None), *, has_bias: bool) -> Layer:
-        """The first layer for some of the networks' inputs, with its bias or without."""
+        """The first layer for some of the networks' inputs.
+
+        Args:
+            columns: The inputs.
+            has_bias: Whether its bias is added here, and not beside other inputs.
+        """
         return Layer.of(self._input[:, columns], self._input_bias if has_bias else None)
 
     def embed(self, features: FloatArray, layer: Layer) -> FloatArray:

@@ -66,13 +66,19 @@ class Novelty:
         """
         try:
             held = {name: tensors[f"{_PREFIX}{name}"] for name in ("mean", "basis", "known")}
+            return cls(**held, distances=np.array(distances), half_widths=np.array(half_widths))
+        except ValueError as exc:
+            raise DippmError(
+                f"The known calls of the additive predictor cannot be read: {exc}.",
+                code="artefact.unreadable",
+                cure="Rebuild it with: python -m dippm.training.additive",
+            ) from exc
         except KeyError as exc:
             raise DippmError(
                 f"The weights of the additive predictor lack {exc}.",
                 code="artefact.unreadable",
                 cure="Rebuild it with: python -m dippm.training.additive",
             ) from exc
-        return cls(**held, distances=np.array(distances), half_widths=np.array(half_widths))
 
     def tensors(self) -> dict[str, Float32Array]:
         """The arrays by name, for a file of weights."""

@@ -6,7 +6,7 @@ No operator takes less than the device's data sheet allows, and weights in few b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -62,7 +62,8 @@ class BestTimes:
             prepared: The graphs.
             devices: The devices.
         """
-        cards = [_Card(known=self, prepared=prepared, device=device) for device in devices]
+        better = _BetterCards()
+        cards = [_Card(known=self, prepared=prepared, device=device, better=better) for device in devices]
         return [
             card.with_packed_weights(card.held_to_device(times))
             for card, times in zip(cards, self._time(prepared, cards), strict=True)
@@ -105,6 +106,19 @@ class BestTimes:
         ]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _BetterCards:
+    """What is known of graphs on cards that are better than others, for all devices that are held to them.
+
+    Args:
+        read: What networks will read, worked out beside what they read of a device.
+        node_ms: What each node takes when it runs once.
+    """
+
+    read: dict[tuple[DeviceSpec, Conditions], PhysicalSamples] = field(default_factory=dict)
+    node_ms: dict[tuple[DeviceSpec, Conditions], FloatArray] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Card:
     """Graphs on one device.
@@ -113,20 +127,17 @@ class _Card:
         known: What times are made of.
         prepared: The graphs.
         device: The device.
+        better: What is known of better cards.
     """
 
     known: BestTimes
     prepared: PreparedGraphs
     device: DeviceSpec
+    better: _BetterCards
 
     def networks(self, conditions: Conditions) -> AdditivePredictor:
         """The networks that answer for the device."""
         return self.known.additive.on(self.device, conditions, self.prepared.compiled.plan)
-
-    @cached_property
-    def _read(self) -> dict[tuple[DeviceSpec, Conditions], PhysicalSamples]:
-        """What networks will read of better cards, as far as it was worked out beside what they read of the device."""
-        return {}
 
     @cached_property
     def host(self) -> Rates:
@@ -165,14 +176,24 @@ class _Card:
         is_near = here.covers(self.device, conditions) or here.is_near(self.device, conditions)
         return is_near and not self._knows_kernels
 
-    def _better_card(self, conditions: Conditions) -> tuple[AdditivePredictor, DeviceSpec] | None:
+    def _held_to(self, conditions: Conditions) -> tuple[AdditivePredictor, DeviceSpec] | None:
         """The better card that tells what nodes take at least, and its networks; None where none does."""
         compiled = self.prepared.compiled
         if compiled.eager is not None or conditions.runtime is Runtime.COMPILE:
             return None
+        if conditions not in self.prepared.as_run.values():
+            return None
         better = self.known.additive.of_better_card(self.device, conditions, compiled.plan)
-        is_asked = better is not None and conditions in self.prepared.as_run.values()
-        return better if is_asked and self._is_held(conditions) else None
+        return better if better is not None and self._is_held(conditions) else None
+
+    def _node_ms(self, networks: AdditivePredictor, card: DeviceSpec, conditions: Conditions) -> FloatArray:
+        """What each node takes on a better card when it runs once, ms, [B, n_nodes]."""
+        key, of_cards = (card, conditions), self.better
+        if key not in of_cards.node_ms:
+            physical, at = self.prepared.compiled.physical, self.prepared.at
+            read = of_cards.read.pop(key, None)
+            of_cards.node_ms[key] = networks.time_nodes(physical, at, card, conditions, read=read)
+        return of_cards.node_ms[key]
 
     def _hold_to_better_card(self, likely: FloatArray) -> FloatArray | None:
         """Let no node be said to be faster than on a card that is better in every figure and has networks of its own.
@@ -200,13 +221,11 @@ class _Card:
         of_products = likely[:, product]
         most = np.full_like(likely, np.inf) if prepared.conditions.runtime is Runtime.CUDA_GRAPH else None
         for precision, conditions in prepared.as_run.items():
-            better = self._better_card(conditions)
+            better = self._held_to(conditions)
             if better is None:
                 continue
             networks, card = better
-            known = networks.time_nodes(
-                compiled.physical, prepared.at, card, conditions, read=self._read.get((card, conditions))
-            )
+            known = self._node_ms(networks, card, conditions)
             least = np.minimum(known, SMALL_MS) if self._knows_kernels else known
             is_run_so = compiled.times > 0.0
             for member in compiled.members:
@@ -276,11 +295,13 @@ class _Card:
         """The networks' time of the graphs, by their own kernels unless others are named."""
         networks, at, device, read = self.networks(conditions), self.prepared.at, self.device, None
         if physical is None:
-            physical, better = self.prepared.compiled.physical, self._better_card(conditions)
-            of_cards = networks.read_kernels(physical, at, device, conditions, better=better)
-            read = of_cards[0]
-            if better is not None:
-                self._read[better[1], conditions] = of_cards[1]
+            physical, better = self.prepared.compiled.physical, self._held_to(conditions)
+            key = None if better is None else (better[1], conditions)
+            if key in self.better.read or key in self.better.node_ms:
+                better = key = None
+            read, *others = networks.read_kernels(physical, at, device, conditions, better=better)
+            if key is not None:
+                (self.better.read[key],) = others
         return networks.break_down_kernels(physical, at, device, conditions, host=self.host, read=read)
 
     def corrected_where_alike(self, conditions: Conditions, summed: list[LatencyBreakdown]) -> list[LatencyBreakdown]:

@@ -196,18 +196,19 @@ def _arithmetic_ms(prepared: PreparedGraphs, node: IndexArray, tflops: FloatArra
     return result
 
 
-@of_every_format
-def _reached_tflops(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, feeds_slowly: bool) -> float:
+def _reached_in(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, feeds_slowly: bool) -> float:
     """What tensor cores reach in a format, TFLOP/s; without end where they are no faster than other units."""
     if tensor_tflops(device, arithmetic) <= device.peak_tflops["fp32"]:
         return math.inf
     return reached_tflops(device, arithmetic, tensor_feed, feeds_slowly=feeds_slowly)
 
 
-@of_every_format
-def _peaks_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
+def _peak_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
     """What the fastest unit of a device does in a format, TFLOP/s; without end where sheets do not tell."""
     peaks, tensor = device.peak_tflops, tensor_tflops(device, arithmetic)
     if arithmetic in _PLAIN:
         return max(peaks["fp32"], peaks.get(arithmetic.value, 0.0), tensor)
     return tensor or math.inf
+
+
+_reached_tflops, _peaks_tflops = of_every_format(_reached_in), of_every_format(_peak_tflops)

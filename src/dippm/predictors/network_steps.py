@@ -102,11 +102,11 @@ class Layer:
         Shapes:
             weights: [M, K, J]; bias: [M, J].
         """
+        weights = np.asarray(weights, dtype=np.float32)
         members, terms, columns = weights.shape
-        if bias is None:
-            bias = np.zeros((members, columns), dtype=np.float32)
-        if bias.shape != (members, columns):
-            raise ValueError(f"biases of shape {bias.shape} are not those of weights of shape {weights.shape}")
+        bias = np.zeros((members, columns), dtype=np.float32) if bias is None else np.asarray(bias, dtype=np.float32)
+        if bias.shape != (members, columns) or not members:
+            raise ValueError(f"biases of shape {bias.shape} and weights of shape {weights.shape} make no layer")
         padded = np.zeros((members, terms + 1, -(-columns // _PANEL) * _PANEL), dtype=np.float32)
         padded[:, :terms, :columns], padded[:, terms, :columns] = weights, bias
         in_panels = padded.reshape(members, terms + 1, -1, _PANEL).swapaxes(1, 2)

@@ -374,11 +374,13 @@ class PreparedGraphs:
         )
 
 
-@of_every_format
-def _tensor_operations(device: DeviceSpec, arithmetic: Arithmetic) -> float:
+def _tensor_operation(device: DeviceSpec, arithmetic: Arithmetic) -> float:
     """What an operation takes of the tensor cores' power; 0 where they do not compute in the format."""
     is_on_tensor = arithmetic in formats_on_tensor_cores(device, [arithmetic])
     return fp16_operations(device, arithmetic) if is_on_tensor else 0.0
+
+
+_tensor_operations = of_every_format(_tensor_operation)
 
 
 def _stores_packed(kept: Mapping[DType, int]) -> bool:

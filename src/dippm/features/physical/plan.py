@@ -306,7 +306,9 @@ def _of_work(at: WorkloadAt, plan: PhysicalPlan) -> tuple[Float32Array, FloatArr
     return result, flops, moved, tiles
 
 
-@of_every_format
-def _peaks_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
+def _peak_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
     """The data sheet's rate for a format, that of FP32 where there is none."""
     return max(tensor_tflops(device, arithmetic), device.peak_tflops["fp32"])
+
+
+_peaks_tflops = of_every_format(_peak_tflops)
