@@ -49,10 +49,10 @@ _SUSTAINED = 0.85
 # five by hand from the rows of data/published.
 _W_PER_TFLOP = {(7, 0): 3.0, (8, 0): 1.4, (8, 9): 1.65, (9, 0): 1.0, (12, 0): 1.45}
 # The same for each TFLOP/s of FP32 outside of tensor cores, by the compute capabilities of which a card was seen to be
-# held back: products of 30 ms and more reach 3.4 TFLOP/s on a T4 of 70 W and 3.3 on a P4 of 75 W, where the fastest of
-# less than 1 ms, over before clocks are lowered, reach 4.7 and 3.9 (tables of single operators). In a model they follow
-# each other. Convolutions were measured with zeros, which draw less power.
-_W_PER_FP32_TFLOP = {(6, 1): 22.7, (7, 5): 20.6}
+# held back: the fastest products of 3 to 10 ms reach 3.65 TFLOP/s on a T4 of 70 W and 3.4 on a P4 of 75 W, those of
+# less than 1 ms, over before clocks are lowered, 4.7 and 3.9 (tables of single operators; of 30 ms and more 3.4 and
+# 3.3). In a model they follow each other. Convolutions were measured with zeros, which draw less power.
+_W_PER_FP32_TFLOP = {(6, 1): 22.0, (7, 5): 19.2}
 # Fused attention of FP32 multiplies on tensor cores from Ampere on, each operand as the sum of two of TF32, of whose
 # four products three are taken (PyTorch's ``mem_eff_attention/gemm_kernel_utils.h``, ``OpMultiplyAddFastF32``),
 # whatever ``allow_tf32`` says. To split them takes FP32 units. Share of the TF32 peak, and operations of those units

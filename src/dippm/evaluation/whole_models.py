@@ -170,7 +170,9 @@ def render_markdown(report: WholeModelReport) -> str:
         "was found because ViT was predicted 23 to 32 % too fast at batch 4 on every card; how much they hide is read "
         "off the tables of single kernels alone. That launching takes a tenth longer than was thought, and "
         "convolutions before PyTorch 2.0 twice as long, comes of other machines (data/published, framework-tax), "
-        "which were looked for because small batches on the A100 were a fifth too fast. Made by "
+        "which were looked for because small batches on the A100 were a fifth too fast. That a T4 sustains in FP32 "
+        "what products of 3 to 10 ms reach, and not the 7 % less of those of 30 ms, was settled with its rows in view. "
+        "Made by "
         "`python -m dippm.evaluation.whole_models --report docs/reports/whole_models.md`.",
         "",
         "NVIDIA's figures are batch over throughput with the loading of data inside, which bounds their small batches. "
