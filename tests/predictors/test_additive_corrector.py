@@ -90,3 +90,24 @@ def test_corrections_are_whole_where_they_were_calibrated_and_none_twice_as_far(
     descriptors[..., artefact.columns.index("rows_by_8")] = 9.0
     assert corrector.kept(descriptors)[0].tolist() == pytest.approx([1.0, 1.0, 0.75])
     assert corrector.half_widths(descriptors).min() > 0.8
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("member1.own.0.bias", lambda values: None),
+        ("member1.own.1.bias", lambda values: values[:-1]),
+        ("member0.own.1.weight", lambda values: values[:, :-1]),
+        ("member0.output.weight", lambda values: values[:1]),
+        ("member0.output.weight", lambda values: values[0]),
+        ("member0.input.bias", lambda values: values[None, None]),
+    ],
+)
+def test_networks_whose_sizes_do_not_go_together_are_not_read(name: str, change: Any) -> None:
+    artefact, tensors = _shipped()
+    damaged = {own: change(values) if own == name else values for own, values in tensors.items()}
+    if damaged[name] is None:
+        del damaged[name]
+    with pytest.raises(DippmError) as caught:
+        Corrector(artefact, damaged)
+    assert caught.value.code == "artefact.unreadable"

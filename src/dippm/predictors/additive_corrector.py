@@ -143,12 +143,7 @@ class Corrector:
             unseen.append("in_optimizer")
         self._unseen = np.array([STATIC.index(name) for name in unseen], dtype=np.int64)
         self._aligned = np.flatnonzero(np.isin(artefact.columns, _STEPPING))
-        self._ensemble = Ensemble(
-            [
-                {name.removeprefix(own): values for name, values in tensors.items() if name.startswith(own)}
-                for own in (f"member{member}." for member in range(artefact.members))
-            ]
-        )
+        self._ensemble = _read_ensemble(artefact, tensors)
         self._of_static = self._ensemble.first_layer(self._static.inputs, has_bias=False)
         self._of_changing = self._ensemble.first_layer(self._changing.inputs, has_bias=True)
 
@@ -252,6 +247,18 @@ class Corrector:
         """How far each is from the nearest call of the training, [G, B]."""
         flat = descriptors.reshape(-1, descriptors.shape[-1])
         return self._novelty.distance(flat).reshape(descriptors.shape[:-1])
+
+
+def _read_ensemble(artefact: AdditiveArtefact, tensors: Mapping[str, Float32Array]) -> Ensemble:
+    """All members of an artefact."""
+    members = [
+        {name.removeprefix(own): values for name, values in tensors.items() if name.startswith(own)}
+        for own in (f"member{member}." for member in range(artefact.members))
+    ]
+    try:
+        return Ensemble(members)
+    except (ValueError, KeyError, IndexError) as exc:
+        raise _unreadable(f"The networks cannot be read: {exc}.") from exc
 
 
 def _read_convolutions(

@@ -24,6 +24,9 @@ class Ensemble:
 
     Args:
         members: Each network's state by PyTorch's names, such as ``"own.0.weight"``; all are of one size.
+
+    Raises:
+        KeyError, ValueError, IndexError: They are no such networks'.
     """
 
     def __init__(self, members: Sequence[Mapping[str, FloatArray]]) -> None:
@@ -41,6 +44,10 @@ class Ensemble:
             for step in range(rounds)
         ]
         self._output = Layer.of(stack("output.weight"), stack("output.bias"))
+        width = self._input.shape[2]
+        sizes = [(3 * width, width)] * rounds + [(width, 2)]
+        if [layer.weights.shape[1:] for layer in (*self._rounds, self._output)] != sizes:
+            raise ValueError(f"layers do not go on with embeddings of {width} numbers")
 
     def first_layer(self, columns: IndexArray | slice = slice(None), *, has_bias: bool) -> Layer:
         """The first layer for some of the networks' inputs.
