@@ -104,7 +104,8 @@ def _follow(timeline: MemoryTimeline, pieces: FloatArray, batches: FloatArray) -
         peak_bytes = live[np.arange(len(batches)), peak_event] + start
         peak_node = timeline.event_node[peak_event]
         for own, row, stop in zip(held, change, (peak_event + 1).tolist(), strict=True):
-            own[:] = np.bincount(timeline.event_purpose[:stop], row[:stop], minlength=len(Purpose))
+            kind = timeline.purpose.take(timeline.event_piece[:stop])
+            own[:] = np.bincount(kind, row[:stop], minlength=len(Purpose))
         of_nodes = np.maximum.reduceat(live, timeline.node_start, axis=1) + start[:, None]
         if timeline.steps > 1:
             of_nodes = of_nodes.reshape(len(batches), timeline.steps, -1).max(axis=1)

@@ -146,7 +146,6 @@ class MemoryTimeline:
         room: Pieces as large as the blocks that the inputs lie in: their own, of a cache that which it grows to. Blocks
             are larger than what they hold, and few tokens need new ones; which do would be chance.
         event_piece: Piece of each event.
-        event_purpose: What that is for.
         event_sign: 1 where it is taken, -1 where it is given back, 0 for the mark that begins a node's events.
         event_node: Node of each event.
         node_start: First event of each node, its mark, in each step.
@@ -167,7 +166,6 @@ class MemoryTimeline:
     inputs: IndexArray
     room: IndexArray
     event_piece: IndexArray
-    event_purpose: IndexArray
     event_sign: FloatArray
     event_node: IndexArray
     node_start: IndexArray
@@ -242,7 +240,6 @@ class MemoryTimeline:
             "inputs": cut(inputs - of_input, input_start),
             "room": cut(room - of_input, input_start),
             "event_piece": cut(event_piece, starts.event),
-            "event_purpose": cut(purpose.take(events.piece).astype(np.int64), starts.event),
             "event_sign": cut(events.sign.astype(np.float64), starts.event),
             "event_node": cut(event_node, starts.event),
             "node_start": cut(marks - np.repeat(starts.event[:-1], mark_count), mark_start),

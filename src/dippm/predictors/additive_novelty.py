@@ -62,20 +62,15 @@ class Novelty:
         """What :meth:`tensors` and a manifest hold.
 
         Raises:
-            DippmError: ``artefact.unreadable`` where a tensor is missing.
+            DippmError: ``artefact.unreadable`` where a tensor is missing or they do not go together.
         """
         try:
             held = {name: tensors[f"{_PREFIX}{name}"] for name in ("mean", "basis", "known")}
             return cls(**held, distances=np.array(distances), half_widths=np.array(half_widths))
-        except ValueError as exc:
+        except (KeyError, ValueError) as exc:
+            what = f"lack {exc}" if isinstance(exc, KeyError) else f"cannot be read: {exc}"
             raise DippmError(
-                f"The known calls of the additive predictor cannot be read: {exc}.",
-                code="artefact.unreadable",
-                cure="Rebuild it with: python -m dippm.training.additive",
-            ) from exc
-        except KeyError as exc:
-            raise DippmError(
-                f"The weights of the additive predictor lack {exc}.",
+                f"The weights of the additive predictor {what}.",
                 code="artefact.unreadable",
                 cure="Rebuild it with: python -m dippm.training.additive",
             ) from exc

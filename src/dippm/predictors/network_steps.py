@@ -27,7 +27,7 @@ __all__ = ["Layer", "Neighbours", "begin", "listen", "multiply"]
 
 FloatArray = npt.NDArray[np.float32]
 
-# Columns of the weights that are worked on together.
+# Columns of the weights that are worked on together, as in ``_network.c``.
 _PANEL = 16
 # Rows of one product of NumPy: OpenBLAS spreads larger ones over its threads.
 _ROWS = 64
