@@ -63,19 +63,32 @@ static void *grow(List *list, size_t item)
     return (char *)list->items + (size_t)list->count++ * item;
 }
 
-/* Place of the first free block that is not before this size and address. */
-static Py_ssize_t find(const List *pool, int64_t size, int64_t address)
+static int is_before(const Free *item, int64_t size, int64_t address)
 {
-    Py_ssize_t low = 0, high = pool->count;
-    while (low < high) {
-        Py_ssize_t middle = low + (high - low) / 2;
-        const Free *item = &FREE(pool, middle);
-        if (item->size < size || (item->size == size && item->address < address))
-            low = middle + 1;
-        else
-            high = middle;
+    return (item->size < size) | ((item->size == size) & (item->address < address));
+}
+
+/* Place of the first free block, of those from one place to another, that is not before this size and address. Which
+   half it is in no processor can guess: nothing branches on it. */
+static Py_ssize_t find(const List *pool, Py_ssize_t from, Py_ssize_t to, int64_t size, int64_t address)
+{
+    Py_ssize_t count = to - from;
+    if (count <= 0)
+        return from;
+    const Free *first = &FREE(pool, from);
+    while (count > 1) {
+        Py_ssize_t half = count / 2;
+        first += is_before(&first[half - 1], size, address) ? half : 0;
+        count -= half;
     }
-    return low;
+    return first - &FREE(pool, 0) + is_before(first, size, address);
+}
+
+static Py_ssize_t place_of(const Allocator *a, int32_t index)
+{
+    const Block *block = &BLOCK(a, index);
+    const List *pool = &a->pools[block->pool];
+    return find(pool, 0, pool->count, block->size, block->address);
 }
 
 static void remove_at(List *pool, Py_ssize_t place)
@@ -85,23 +98,45 @@ static void remove_at(List *pool, Py_ssize_t place)
 
 static void withdraw(Allocator *a, int32_t index)
 {
-    const Block *block = &BLOCK(a, index);
-    List *pool = &a->pools[block->pool];
-    remove_at(pool, find(pool, block->size, block->address));
+    remove_at(&a->pools[BLOCK(a, index).pool], place_of(a, index));
+}
+
+static void set_free(Allocator *a, List *pool, Py_ssize_t place, int32_t index)
+{
+    Block *block = &BLOCK(a, index);
+    FREE(pool, place) = (Free){block->size, block->address, index};
+    block->is_free = 1;
 }
 
 static int offer(Allocator *a, int32_t index)
 {
-    Block *block = &BLOCK(a, index);
-    List *pool = &a->pools[block->pool];
+    List *pool = &a->pools[BLOCK(a, index).pool];
+    Py_ssize_t place = place_of(a, index);
     if (grow(pool, sizeof(Free)) == NULL)
         return NO_MEMORY;
-    pool->count--;
-    Py_ssize_t place = find(pool, block->size, block->address);
-    memmove(&FREE(pool, place + 1), &FREE(pool, place), (size_t)(pool->count++ - place) * sizeof(Free));
-    FREE(pool, place) = (Free){block->size, block->address, index};
-    block->is_free = 1;
+    memmove(&FREE(pool, place + 1), &FREE(pool, place), (size_t)(pool->count - 1 - place) * sizeof(Free));
+    set_free(a, pool, place, index);
     return DONE;
+}
+
+/* Offer what is left of a block instead of it, which is smaller and stands before it. */
+static void offer_less(Allocator *a, Py_ssize_t place, int32_t index)
+{
+    const Block *block = &BLOCK(a, index);
+    List *pool = &a->pools[block->pool];
+    Py_ssize_t to = find(pool, 0, place, block->size, block->address);
+    memmove(&FREE(pool, to + 1), &FREE(pool, to), (size_t)(place - to) * sizeof(Free));
+    set_free(a, pool, to, index);
+}
+
+/* Offer what a block has grown to instead of it, which is larger and stands behind it. */
+static void offer_more(Allocator *a, Py_ssize_t place, int32_t index)
+{
+    const Block *block = &BLOCK(a, index);
+    List *pool = &a->pools[block->pool];
+    Py_ssize_t to = find(pool, place + 1, pool->count, block->size, block->address) - 1;
+    memmove(&FREE(pool, place), &FREE(pool, place + 1), (size_t)(to - place) * sizeof(Free));
+    set_free(a, pool, to, index);
 }
 
 /* A block's number, NONE where there is no memory. */
@@ -183,7 +218,7 @@ static int take(Allocator *a, int64_t size, int32_t *taken)
     List *pool = &a->pools[kind];
     if (size > LARGEST)
         return TOO_LARGE;
-    Py_ssize_t place = find(pool, size, INT64_MIN);
+    Py_ssize_t place = find(pool, 0, pool->count, size, INT64_MIN);
     if (place == pool->count) {
         int status = add_segment(a, kind, size);
         if (status != DONE)
@@ -193,7 +228,6 @@ static int take(Allocator *a, int64_t size, int32_t *taken)
     if (taken == NULL)
         return DONE;
     int32_t index = FREE(pool, place).block;
-    remove_at(pool, place);
     BLOCK(a, index).is_free = 0;
     int64_t rest = BLOCK(a, index).size - size;
     if (rest > SMALL_REQUEST || (rest && kind == SMALL)) {
@@ -206,9 +240,10 @@ static int take(Allocator *a, int64_t size, int32_t *taken)
         BLOCK(a, index).after = other;
         if (after != NONE)
             BLOCK(a, after).before = other;
-        if (offer(a, other) != DONE)
-            return NO_MEMORY;
+        offer_less(a, place, other);
     }
+    else
+        remove_at(pool, place);
     *taken = index;
     return DONE;
 }
@@ -227,18 +262,25 @@ static int join(Allocator *a, int32_t index)
 static int give_back(Allocator *a, int32_t index)
 {
     int32_t before = BLOCK(a, index).before, after = BLOCK(a, index).after;
-    if (after != NONE && BLOCK(a, after).is_free) {
-        withdraw(a, after);
-        if (join(a, index) != DONE)
-            return NO_MEMORY;
+    int joins_before = before != NONE && BLOCK(a, before).is_free, joins_after = after != NONE && BLOCK(a, after).is_free;
+    if (!joins_before && !joins_after)
+        return offer(a, index);
+    /* Of two free neighbours one makes room for all three. */
+    Py_ssize_t place = place_of(a, joins_before ? before : after);
+    if (joins_before && joins_after) {
+        Py_ssize_t gone = place_of(a, after);
+        remove_at(&a->pools[BLOCK(a, after).pool], gone);
+        place -= gone < place;
     }
-    if (before != NONE && BLOCK(a, before).is_free) {
-        withdraw(a, before);
+    if (joins_after && join(a, index) != DONE)
+        return NO_MEMORY;
+    if (joins_before) {
         if (join(a, before) != DONE)
             return NO_MEMORY;
         index = before;
     }
-    return offer(a, index);
+    offer_more(a, place, index);
+    return DONE;
 }
 
 /* Give back what is free, and begin a new peak. */
