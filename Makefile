@@ -72,8 +72,11 @@ $(VENV)/.core: $(INSTALLED) | $(BIN)/python
 
 # torchvision, timm, transformers and diffusers are installed without what they ask for: torchvision pins the torch that
 # it was built with, and would replace the one pinned here; the few packages that they really need stand in the file.
+# 25,000 files are compiled at the end, on all cores at once: pip compiles them one after another, which takes a minute
+# longer. Some of them are templates, which no Python reads.
 $(VENV)/.test: $(INSTALLED) constraints-test.txt requirements-test.txt | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints-test.txt --editable '.[dev,torch,tensorflow,paddle,train,measure,postgresql,serve,sweep,explore,ray]' \
+	$(PIP) install --quiet --no-compile --constraint constraints-test.txt --editable '.[dev,torch,tensorflow,paddle,train,measure,postgresql,serve,sweep,explore,ray]' \
 	  --requirement requirements-test.txt
-	$(PIP) install --quiet --constraint constraints-test.txt --no-deps torchvision timm transformers diffusers
+	$(PIP) install --quiet --no-compile --constraint constraints-test.txt --no-deps torchvision timm transformers diffusers
+	$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@ $(VENV)/.core

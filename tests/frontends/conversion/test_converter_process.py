@@ -46,8 +46,11 @@ def test_whatever_the_converter_does_is_a_clear_error(
     code: str,
     said: str,
     capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     temporary_folders: Callable[[], set[str]],
 ) -> None:
+    # On a busy machine it takes long enough to be told of.
+    monkeypatch.setattr("dippm.frontends.conversion.converter_process._QUIET_S", 60.0)
     before = temporary_folders()
     with pytest.raises(kind) as caught:
         run(ConversionLimits(seconds=60, memory_mb=300, output_mb=20), task=task)
