@@ -64,6 +64,8 @@ def of_two_stages(kind: str = "FasterRCNN", **options: Any) -> Any:
 
     if kind == "MaskRCNN":
         options["mask_roi_pool"] = pool(14)
+    if kind == "KeypointRCNN":
+        options["keypoint_roi_pool"] = pool(14)
     return getattr(detection, kind)(
         Pyramid(),
         num_classes=_CLASSES,
@@ -141,6 +143,14 @@ def test_a_mask_is_as_large_as_its_image() -> None:
     assert "Masks are taken to be as large as their image." in graph.warnings
 
 
+def test_boxes_of_keypoints_fill_their_image() -> None:
+    graph = read(of_two_stages("KeypointRCNN", num_keypoints=3), batch=2)
+    resized = [graph.tensors[node.outputs[0]].shape for node in run(graph, "aten.upsample_bicubic2d")]
+    # Five boxes of each image, each of a fifth of its pixels, and 58 the next number above the root of that.
+    assert [[size.at(1) for size in shape] for shape in resized] == 2 * 5 * [[3, 1, 58, 58]]
+    assert "Boxes of which keypoints are sought are taken to fill their image side by side." in graph.warnings
+
+
 def test_a_detector_inside_of_another_module_is_found() -> None:
     class Holds(nn.Module):
         def __init__(self) -> None:
@@ -208,13 +218,17 @@ def test_torchvision_is_left_as_it_was() -> None:
     from torchvision.models.detection import roi_heads
     from torchvision.ops import boxes
 
-    before = boxes._batched_nms_vanilla, roi_heads.paste_mask_in_image
+    def patched() -> list[Any]:
+        heads = roi_heads.paste_mask_in_image, roi_heads.heatmaps_to_keypoints, roi_heads.RoIHeads.forward
+        return [boxes._batched_nms_vanilla, *heads]
+
+    before = patched()
     with boxes_as_counted(find_detectors(of_one_stage()), []):
         assert boxes._batched_nms_vanilla is boxes._batched_nms_coordinate_trick
-        assert roi_heads.paste_mask_in_image is not before[1]
-    assert before == (boxes._batched_nms_vanilla, roi_heads.paste_mask_in_image)
+        assert not any(own is other for own, other in zip(patched(), before, strict=True))
+    assert patched() == before
     with boxes_as_counted(None, []):
-        assert before == (boxes._batched_nms_vanilla, roi_heads.paste_mask_in_image)
+        assert patched() == before
 
 
 def test_a_torchvision_that_names_things_otherwise_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,4 +237,5 @@ def test_a_torchvision_that_names_things_otherwise_is_read_as_it_is(monkeypatch:
 
     monkeypatch.delattr(boxes, "_batched_nms_vanilla")
     monkeypatch.delattr(roi_heads, "paste_mask_in_image")
+    monkeypatch.delattr(roi_heads, "heatmaps_to_keypoints")
     assert run(read(of_one_stage()), "torchvision.nms")

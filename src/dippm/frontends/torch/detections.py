@@ -7,6 +7,7 @@ of the layers before; what comes after is counted for that number.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,10 +30,12 @@ _KEPT = (
     "cannot be captured as a graph, and a compiler runs it in pieces, which is not counted."
 )
 _PASTED = "Masks are taken to be as large as their image."
+_DRAWN = "Boxes of which keypoints are sought are taken to fill their image side by side."
 _LEVELS = "Boxes are taken to be spread evenly over the levels of the detector's pyramid."
 _DETECTORS = "torchvision.models.detection."
 _BOXES, _HEADS, _PROPOSALS = "torchvision.ops.boxes", f"{_DETECTORS}roi_heads", f"{_DETECTORS}rpn"
 _BY_CLASS, _AT_ONCE, _PASTE = "_batched_nms_vanilla", "_batched_nms_coordinate_trick", "paste_mask_in_image"
+_SEEK = "heatmaps_to_keypoints"
 _COUNTS, _PROPOSED, _TESTING = ("topk_candidates", "detections_per_img"), "_post_nms_top_n", "testing"
 _THRESHOLDS = frozenset({"gt", "ge", "lt", "le"})
 _BOTH = frozenset({"logical_and", "bitwise_and", "__and__"})
@@ -79,11 +82,11 @@ def find_detectors(module: nn.Module) -> Detectors | None:
 
 @contextmanager
 def boxes_as_counted(detectors: Detectors | None, assumptions: list[str]) -> Iterator[None]:
-    """Have a detector of torchvision go on with boxes as it does on a GPU, and with masks as large as their image.
+    """Have a detector of torchvision go on with boxes as it does on a GPU, and with boxes and masks of known sizes.
 
     On a CPU it drops boxes class by class, which takes more launches. On a GPU it does where their coordinates are many
     numbers, more than 100,000 in most releases, as of SSD's 36,000 boxes: those launches are not counted. A mask is
-    resized to its box, of which only the image tells the size.
+    resized to its box, and so are the maps of its keypoints; only the image tells the size.
 
     Args:
         detectors: Those of what is run inside of this; nothing is changed where it has none.
@@ -97,6 +100,29 @@ def boxes_as_counted(detectors: Detectors | None, assumptions: list[str]) -> Ite
                 changes.enter_context(patch.object(boxes, _BY_CLASS, at_once))
             if paste is not None:
                 changes.enter_context(patch.object(heads, _PASTE, partial(_paste_over_image, paste, assumptions)))
+            if hasattr(heads, _SEEK) and hasattr(heads, "RoIHeads"):
+                changes.enter_context(_sought_side_by_side(heads, assumptions))
+        yield
+
+
+@contextmanager
+def _sought_side_by_side(heads: Any, assumptions: list[str]) -> Iterator[None]:
+    """Have keypoints sought in boxes that fill their image side by side."""
+    seek, forward = getattr(heads, _SEEK), heads.RoIHeads.forward
+    # Sizes of the images whose boxes are not looked at yet.
+    images: list[tuple[int, int]] = []
+
+    def noting(self: nn.Module, features: Any, proposals: Any, image_shapes: Any, *more: Any, **named: Any) -> Any:
+        images[:] = image_shapes
+        return forward(self, features, proposals, image_shapes, *more, **named)
+
+    def seek_in_known(maps: torch.Tensor, boxes: torch.Tensor) -> Any:
+        assumptions.append(_DRAWN)
+        height, width = images.pop(0)
+        a_side = math.sqrt(max(len(boxes), 1))
+        return seek(maps, torch.tensor([[0.0, 0.0, width / a_side, height / a_side]] * len(boxes)))
+
+    with patch.object(heads, _SEEK, seek_in_known), patch.object(heads.RoIHeads, "forward", noting):
         yield
 
 
