@@ -99,6 +99,37 @@ def test_all_operators_of_a_step_are_corrected_alike(builder: Any, groups: int, 
     assert factor == pytest.approx(expected, rel=1e-6)
 
 
+def perceptron(builder: Any, depth: int) -> Graph:
+    """Linear layers with GELU between."""
+    one = type(builder)()
+    n, width = one.N, 1024
+    x = one.input(n, width)
+    for _ in range(depth):
+        x = one.node(OpKind.LINEAR, [x, one.weight(width, width), one.weight(width)], n, width)
+        x = one.node(OpKind.GELU, [x], n, width)
+    return one.graph()
+
+
+def test_products_and_all_other_operators_are_corrected_by_factors_of_their_own(builder: Any) -> None:
+    graphs = [perceptron(builder, 4), stacked(builder, 1), perceptron(builder, 3)]
+    prepared, networks = prepare(graphs), AdditivePredictor.load()
+    breakdowns, plain = time_of(graphs), summed(prepared, STEP)
+    turned = prepared.compiled.plan.is_turned
+    for graph, breakdown, member, is_turned in zip(graphs, breakdowns, prepared.compiled.members, turned, strict=True):
+        eager = eager_conditions(STEP, is_turned=bool(is_turned))
+        step = prepare([graph], eager)
+        (corrected,) = networks.break_down_kernels(step.compiled.physical, step.at, KNOWN, eager, host=rates())
+        eagerly, is_product = summed(step, eager), step.compiled.plan.work.sizes.is_kind(OpKind.LINEAR, OpKind.MATMUL)
+        expected = np.ones_like(eagerly)
+        for part in (is_product, ~is_product):
+            factor = corrected.busy_ms[:, part].sum(axis=1) / np.maximum(eagerly[:, part].sum(axis=1), 1e-30)
+            expected[:, part] = factor[:, None]
+        if graph is not graphs[1]:
+            assert is_product.any()
+            assert np.all(np.abs(expected[:, is_product][:, 0] / expected[:, ~is_product][:, 0] - 1.0) > 0.02)
+        assert breakdown.busy_ms == pytest.approx(plain[:, member.nodes] * expected)
+
+
 def test_graphs_of_both_layouts_are_timed_together_as_alone(builder: Any) -> None:
     graphs = [stacked(builder, groups) for groups in (1, 32, 1)]
     together = time_of(graphs)
