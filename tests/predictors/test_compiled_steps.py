@@ -80,7 +80,7 @@ def test_without_networks_it_is_the_sum_of_what_fusion_leaves(builder: Any) -> N
 
 
 @pytest.mark.parametrize(("groups", "layout"), [(1, Layout.NHWC), (32, Layout.NCHW)])
-def test_all_operators_of_a_step_are_corrected_alike(builder: Any, groups: int, layout: Layout) -> None:
+def test_convolutions_and_what_follows_them_are_corrected_alike(builder: Any, groups: int, layout: Layout) -> None:
     graph = stacked(builder, groups)
     prepared, eager = (
         prepare([graph]),
@@ -99,35 +99,57 @@ def test_all_operators_of_a_step_are_corrected_alike(builder: Any, groups: int, 
     assert factor == pytest.approx(expected, rel=1e-6)
 
 
-def perceptron(builder: Any, depth: int) -> Graph:
-    """Linear layers with GELU between."""
+PRODUCTS = (OpKind.LINEAR, OpKind.MATMUL, OpKind.ATTENTION, OpKind.ATTENTION_GRAD)
+
+
+def attending(builder: Any, depth: int) -> Graph:
+    """Linear layers with GELU and attention of eight heads to itself between."""
     one = type(builder)()
-    n, width = one.N, 1024
-    x = one.input(n, width)
+    n, length, width = one.N, 64, 512
+    x = one.input(n, 8, length, width)
     for _ in range(depth):
-        x = one.node(OpKind.LINEAR, [x, one.weight(width, width), one.weight(width)], n, width)
-        x = one.node(OpKind.GELU, [x], n, width)
+        x = one.node(OpKind.LINEAR, [x, one.weight(width, width), one.weight(width)], n, 8, length, width)
+        x = one.node(OpKind.GELU, [x], n, 8, length, width)
+        x = one.node(OpKind.ATTENTION, [x, x, x], n, 8, length, width, is_causal=False, has_dropout=False)
     return one.graph()
 
 
+def in_parts(graph: Graph, conditions: Conditions, *, is_turned: bool) -> tuple[Any, Any, Any]:
+    """By what the networks change the eager step's time: of all of it, [B], its products and all else, [B, 1] each."""
+    eager = eager_conditions(conditions, is_turned=is_turned)
+    step, networks = prepare([graph], eager), AdditivePredictor.load()
+    (corrected,) = networks.break_down_kernels(step.compiled.physical, step.at, KNOWN, eager, host=rates())
+    eagerly, is_product = summed(step, eager), step.compiled.plan.work.sizes.is_kind(*PRODUCTS)
+    whole = corrected.busy_ms.sum(axis=1) / eagerly.sum(axis=1)
+    parts = np.ones_like(eagerly)
+    for part in (is_product, ~is_product):
+        if part.any():
+            factor = corrected.busy_ms[:, part].sum(axis=1) / eagerly[:, part].sum(axis=1)
+            parts[:, part] = factor[:, None]
+    return whole, parts, is_product
+
+
 def test_products_and_all_other_operators_are_corrected_by_factors_of_their_own(builder: Any) -> None:
-    graphs = [perceptron(builder, 4), stacked(builder, 1), perceptron(builder, 3)]
-    prepared, networks = prepare(graphs), AdditivePredictor.load()
+    graphs = [attending(builder, 4), stacked(builder, 1), attending(builder, 3)]
+    prepared = prepare(graphs)
     breakdowns, plain = time_of(graphs), summed(prepared, STEP)
     turned = prepared.compiled.plan.is_turned
     for graph, breakdown, member, is_turned in zip(graphs, breakdowns, prepared.compiled.members, turned, strict=True):
-        eager = eager_conditions(STEP, is_turned=bool(is_turned))
-        step = prepare([graph], eager)
-        (corrected,) = networks.break_down_kernels(step.compiled.physical, step.at, KNOWN, eager, host=rates())
-        eagerly, is_product = summed(step, eager), step.compiled.plan.work.sizes.is_kind(OpKind.LINEAR, OpKind.MATMUL)
-        expected = np.ones_like(eagerly)
-        for part in (is_product, ~is_product):
-            factor = corrected.busy_ms[:, part].sum(axis=1) / np.maximum(eagerly[:, part].sum(axis=1), 1e-30)
-            expected[:, part] = factor[:, None]
-        if graph is not graphs[1]:
-            assert is_product.any()
-            assert np.all(np.abs(expected[:, is_product][:, 0] / expected[:, ~is_product][:, 0] - 1.0) > 0.02)
-        assert breakdown.busy_ms == pytest.approx(plain[:, member.nodes] * expected)
+        _, parts, is_product = in_parts(graph, STEP, is_turned=bool(is_turned))
+        assert breakdown.busy_ms == pytest.approx(plain[:, member.nodes] * parts)
+        if is_product.any():
+            assert np.all(np.abs(parts[:, is_product][:, 0] / parts[:, ~is_product][:, 0] - 1.0) > 0.02)
+
+
+def test_steps_in_pure_16_bits_are_changed_as_a_whole_where_that_makes_them_faster(builder: Any) -> None:
+    conditions, changed = replace(STEP, precision=Precision.FP16), []
+    for graph in (attending(builder, 4), stacked(builder, 1), stacked(builder, 32)):
+        prepared = prepare([graph], conditions)
+        ((breakdown,), plain) = time_of([graph], conditions), summed(prepared, conditions)
+        whole, parts, _ = in_parts(graph, conditions, is_turned=bool(prepared.compiled.plan.is_turned[0]))
+        assert breakdown.busy_ms == pytest.approx(plain * np.where(whole[:, None] < 1.0, parts, 1.0))
+        changed += (whole < 1.0).tolist()
+    assert {*changed} == {False, True}
 
 
 def test_graphs_of_both_layouts_are_timed_together_as_alone(builder: Any) -> None:

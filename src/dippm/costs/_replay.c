@@ -69,7 +69,7 @@ static int is_before(const Free *item, int64_t size, int64_t address)
 }
 
 /* Place of the first free block, of those from one place to another, that is not before this size and address. Which
-   half it is in no processor can guess: nothing branches on it. */
+   half it is in no processor can guess: it is written so that nothing need branch on it. */
 static Py_ssize_t find(const List *pool, Py_ssize_t from, Py_ssize_t to, int64_t size, int64_t address)
 {
     Py_ssize_t count = to - from;
@@ -262,7 +262,8 @@ static int join(Allocator *a, int32_t index)
 static int give_back(Allocator *a, int32_t index)
 {
     int32_t before = BLOCK(a, index).before, after = BLOCK(a, index).after;
-    int joins_before = before != NONE && BLOCK(a, before).is_free, joins_after = after != NONE && BLOCK(a, after).is_free;
+    int joins_before = before != NONE && BLOCK(a, before).is_free;
+    int joins_after = after != NONE && BLOCK(a, after).is_free;
     if (!joins_before && !joins_after)
         return offer(a, index);
     /* Of two free neighbours one makes room for all three. */

@@ -196,8 +196,8 @@ def sections_of(scores: Sequence[StepScore]) -> list[Section]:
                 "memory below, which made the mean error 0.3 points smaller. That the compiled step takes over "
                 "the networks' correction of the eager step in two parts, of matrix products and of all else, was "
                 "settled with them in view and with GPT-2 on 20 cards ([published measurements](published.md)): "
-                "compiled, GPT-2 is met within 9.4 % and was within 19.5 with one factor for all, while gains here "
-                "were 11.3 % off. Were convolutions a part of the products, gains would be 15.0 % off.",
+                "compiled, GPT-2 is met within 9.4 % and was within 19.5 with one factor for all. Gains here were "
+                "11.3 % off then, less than now; were convolutions a part of the products, they would be 15.0 % off.",
                 "Eight of the models stand in two of these tables, a month apart: their compiled times differ by 7 %. "
                 "DeBERTa's graph breaks where Python decides, so that little of it is compiled; it is not left out.",
                 "The image models' level is too low in amp, of eager and compiled steps alike. Why is not known: the "

@@ -179,7 +179,8 @@ def render_markdown(report: PublishedReport) -> str:
         "(`python -m dippm.training.published_rates`). All other models are held out from that fit, and the "
         "networks, which answer in amp, were fitted on none of it. The form of the laws behind these rates, what a "
         "board's power allows its tensor cores, and how long compiled code takes to launch, were settled with all rows "
-        "in view: the errors below are no test of those on cards that are not among these. The laptop's card has "
+        "in view, and that matrix products of compiled steps have a correction of their own with those of GPT-2: "
+        "the errors below are no test of those on cards that are not among these. The laptop's card has "
         "clocks and a power limit of its own.",
         "",
         "## Held out and fitted",

@@ -149,7 +149,7 @@ class _Card:
         """What no node of the graphs is faster than."""
         prepared, device = self.prepared, self.device
         if prepared.compiled.eager is not None:
-            # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
+            # The corrections of a compiled step are of many kernels alike, and leave single ones too short.
             least = prepared.weights.least_ms(device)
             return _Limits(likely=least, least=least, most=None)
         least = least_ms(prepared, device)

@@ -93,8 +93,8 @@ def of_one_stage(kind: Any = None) -> Any:
     ).eval()
 
 
-def read(module: Any, batch: int = 1) -> Graph:
-    return read_module(module, input=parse_input_shapes(["3,128,128"]), batches=(batch,))
+def read(module: Any, batch: int = 1, image: str = "3,128,128") -> Graph:
+    return read_module(module, input=parse_input_shapes([image]), batches=(batch,))
 
 
 def run(graph: Graph, source: str) -> list[Node]:
@@ -144,11 +144,35 @@ def test_a_mask_is_as_large_as_its_image() -> None:
 
 
 def test_boxes_of_keypoints_fill_their_image() -> None:
-    graph = read(of_two_stages("KeypointRCNN", num_keypoints=3), batch=2)
+    graph = read(of_two_stages("KeypointRCNN", num_keypoints=3), batch=2, image="3,64,128")
     resized = [graph.tensors[node.outputs[0]].shape for node in run(graph, "aten.upsample_bicubic2d")]
-    # Five boxes of each image, each of a fifth of its pixels, and 58 the next number above the root of that.
-    assert [[size.at(1) for size in shape] for shape in resized] == 2 * 5 * [[3, 1, 58, 58]]
-    assert "Boxes of which keypoints are sought are taken to fill their image side by side." in graph.warnings
+    # Five boxes of each image, each side shorter by the root of that: 28.6 and 57.2.
+    assert [[size.at(1) for size in shape] for shape in resized] == 2 * 5 * [[3, 1, 29, 58]]
+    assert [text for text in graph.warnings if text.startswith("Boxes of which keypoints are sought")]
+
+
+def test_no_box_has_no_keypoints() -> None:
+    graph = read(of_two_stages("KeypointRCNN", box_detections_per_img=0))
+    assert run(graph, "torchvision.nms")
+    assert not run(graph, "aten.upsample_bicubic2d")
+
+
+def test_keypoints_of_images_that_are_not_known_are_refused() -> None:
+    from torchvision.models.detection.roi_heads import RoIHeads, heatmaps_to_keypoints
+
+    class Again(RoIHeads):
+        def forward(self, *given: Any) -> Any:
+            found, losses = super().forward(*given)
+            maps = found[0]["keypoints"].new_zeros(5, 3, 14, 14)
+            return [{"again": heads.heatmaps_to_keypoints(maps, found[0]["boxes"])[0]}], losses
+
+    from torchvision.models.detection import roi_heads as heads
+
+    assert heads.heatmaps_to_keypoints is heatmaps_to_keypoints
+    module = of_two_stages("KeypointRCNN", num_keypoints=3)
+    module.roi_heads.__class__ = Again
+    with pytest.raises(UnsupportedError, match="decides by the values of its input"):
+        read(module)
 
 
 def test_a_detector_inside_of_another_module_is_found() -> None:
@@ -226,6 +250,9 @@ def test_torchvision_is_left_as_it_was() -> None:
     with boxes_as_counted(find_detectors(of_one_stage()), []):
         assert boxes._batched_nms_vanilla is boxes._batched_nms_coordinate_trick
         assert not any(own is other for own, other in zip(patched(), before, strict=True))
+    assert patched() == before
+    with pytest.raises(ZeroDivisionError), boxes_as_counted(find_detectors(of_one_stage()), []):
+        assert 1 / len([])
     assert patched() == before
     with boxes_as_counted(None, []):
         assert patched() == before

@@ -30,7 +30,7 @@ _KEPT = (
     "cannot be captured as a graph, and a compiler runs it in pieces, which is not counted."
 )
 _PASTED = "Masks are taken to be as large as their image."
-_DRAWN = "Boxes of which keypoints are sought are taken to fill their image side by side."
+_DRAWN = "Boxes of which keypoints are sought are taken to fill their image side by side: those that overlap take more."
 _LEVELS = "Boxes are taken to be spread evenly over the levels of the detector's pyramid."
 _DETECTORS = "torchvision.models.detection."
 _BOXES, _HEADS, _PROPOSALS = "torchvision.ops.boxes", f"{_DETECTORS}roi_heads", f"{_DETECTORS}rpn"
@@ -117,10 +117,12 @@ def _sought_side_by_side(heads: Any, assumptions: list[str]) -> Iterator[None]:
         return forward(self, features, proposals, image_shapes, *more, **named)
 
     def seek_in_known(maps: torch.Tensor, boxes: torch.Tensor) -> Any:
+        if not images:
+            return seek(maps, boxes)
         assumptions.append(_DRAWN)
         height, width = images.pop(0)
         a_side = math.sqrt(max(len(boxes), 1))
-        return seek(maps, torch.tensor([[0.0, 0.0, width / a_side, height / a_side]] * len(boxes)))
+        return seek(maps, torch.tensor([[0.0, 0.0, width / a_side, height / a_side]]).repeat(len(boxes), 1))
 
     with patch.object(heads, _SEEK, seek_in_known), patch.object(heads.RoIHeads, "forward", noting):
         yield
