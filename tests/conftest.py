@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -50,6 +51,31 @@ def _no_kept_graphs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DIPPM_CACHE", "")
         yield
+
+
+# Modules that were imported when what there was was last set aside from garbage collection.
+_MANY_MODULES = 200
+_set_aside = 0
+
+
+def _set_objects_aside() -> None:
+    """Frameworks and collected tests are a million objects, which no collection need walk through again."""
+    global _set_aside
+    gc.collect()
+    gc.freeze()
+    _set_aside = len(sys.modules)
+
+
+def pytest_collection_finish() -> None:
+    """Some of what is tested collects garbage at every step: tests of measuring take a quarter of the time so."""
+    _set_objects_aside()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _later_imports_are_set_aside() -> Iterator[None]:
+    yield
+    if len(sys.modules) > _set_aside + _MANY_MODULES:
+        _set_objects_aside()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
