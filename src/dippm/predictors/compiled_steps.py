@@ -98,14 +98,8 @@ def _correction(
 ) -> FloatArray:
     """By what the networks change the device's time of both parts of the eager step of each graph, [B, n_nodes].
 
-    Args:
-        prepared: See above, and so for what is not told of here.
-        device: The device.
-        conditions: Of the eager step.
-        rates: See above.
-        kernels: See above.
-        networks: See above.
-        is_faster_taken: Whether only steps are changed that are faster by the networks than by the plain sum.
+    Conditions are those of the eager step. Where the faster of both is taken, only steps are changed that are faster by
+    the networks than by the plain sum.
     """
     compiled = prepared.compiled
     plan = compiled.eager or compiled.plan
@@ -117,12 +111,13 @@ def _correction(
     corrected = networks.time_nodes(compiled.physical, at, device, conditions)
     is_product = plan.work.sizes.is_kind(*_PRODUCTS)
     result: FloatArray = np.ones_like(summed)
+    both = summed * compiled.times, corrected * compiled.times
     for member in compiled.members:
-        whole = [(each * compiled.times)[:, member.nodes].sum(axis=1) for each in (summed, corrected)]
-        is_changed = whole[1] < whole[0] if is_faster_taken else np.ones(len(summed), dtype=np.bool_)
+        whole, whole_own = (each[:, member.nodes].sum(axis=1) for each in both)
+        is_changed = whole_own < whole if is_faster_taken else True
         for part in (is_product[member.nodes], ~is_product[member.nodes]):
             nodes = member.nodes.start + np.flatnonzero(part)
-            total, own = ((each * compiled.times)[:, nodes].sum(axis=1) for each in (summed, corrected))
+            total, own = (each[:, nodes].sum(axis=1) for each in both)
             factor = np.divide(own, total, out=np.ones_like(total), where=is_changed & (total > _LEAST_MS))
             result[:, nodes] = factor[:, None]
     return result
