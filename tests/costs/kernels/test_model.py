@@ -254,3 +254,38 @@ def test_problems_are_answered_alike_alone_and_in_blocks(model: KernelModel, mon
     expected = model.times_ms(Family.LINEAR, problem, devices)
     monkeypatch.setattr("dippm.costs.kernels.model._ROWS_PER_RUN", 7)
     assert np.array_equal(model.times_ms(Family.LINEAR, problem, devices), expected)
+
+
+def test_what_was_asked_lately_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, devices = KernelModel(), [find_device("A100"), find_device("T4")]
+    asked: list[int] = []
+    run = KernelModel._run
+
+    def counted(self: KernelModel, family: Family, kind: str, matrix: np.ndarray) -> np.ndarray:
+        asked.append(matrix.shape[-2])
+        return run(self, family, kind, matrix)
+
+    monkeypatch.setattr(KernelModel, "_run", counted)
+    first = model.busy_ms(Family.LINEAR, GemmProblem.of(m=[8, 16], n=64, k=64), devices)
+    of_first = len(asked)
+    again = model.busy_ms(Family.LINEAR, GemmProblem.of(m=[8, 16], n=64, k=64), tuple(devices))
+    assert len(asked) == of_first
+    np.testing.assert_array_equal(again, first)
+    with pytest.raises(ValueError, match="read-only"):
+        again[0] = 0.0
+    # The same numbers of another size are another question, and so are fewer devices and another family.
+    other = GemmProblem.of(m=64, n=[8, 16], k=64)
+    for family, problem, on in (
+        (Family.LINEAR, other, devices),
+        (Family.LINEAR, GemmProblem.of(m=[8, 16], n=64, k=64), devices[1:]),
+        (Family.BMM, GemmProblem.of(m=[8, 16], n=64, k=64), devices),
+    ):
+        np.testing.assert_array_equal(model.busy_ms(family, problem, on), KernelModel().busy_ms(family, problem, on))
+
+
+def test_of_many_problems_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, device = KernelModel(), find_device("A100")
+    monkeypatch.setattr("dippm.costs.kernels.model._KEPT_PROBLEMS", 2)
+    few, many = (GemmProblem.of(m=np.arange(1, count + 1), n=64, k=64) for count in (2, 3))
+    assert model.busy_ms(Family.LINEAR, few, [device]) is model.busy_ms(Family.LINEAR, few, [device])
+    assert model.busy_ms(Family.LINEAR, many, [device]) is not model.busy_ms(Family.LINEAR, many, [device])

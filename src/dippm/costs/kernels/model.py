@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,11 @@ _UNKNOWN_DEPTH = 16.0 * SPLIT_DEPTH
 # A network's layers are as wide for every row: many rows at once take memory and save no time.
 _ROWS_PER_RUN = 2048
 
+# Questions of which the answers are kept, the last that were asked, and the most problems of one: what a linear layer
+# takes at some rows is asked at every batch (see ``dippm.costs.kernels.growing``).
+_KEPT_QUESTIONS = 64
+_KEPT_PROBLEMS = 4096
+
 # Learned times of next to no work scatter around the floor by this share of it: so much is hidden as the shadow is.
 _NOISE = 0.1
 # From so many times the noise on what shows is no noise.
@@ -99,6 +104,21 @@ class KernelSupport:
 
     nearest_device: str
     weight: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Question:
+    """What :meth:`KernelModel.busy_ms` is asked; two of the same sizes and devices are one."""
+
+    family: Family
+    devices: tuple[DeviceSpec, ...]
+    sizes: tuple[bytes, ...]
+    problem: Problem = field(compare=False)
+
+    @classmethod
+    def of(cls, family: Family, problem: Problem, devices: Sequence[DeviceSpec]) -> _Question:
+        sizes = tuple(getattr(problem, size.name).tobytes() for size in fields(problem))
+        return cls(family=family, devices=tuple(devices), sizes=sizes, problem=problem)
 
 
 class KernelModel:
@@ -141,6 +161,7 @@ class KernelModel:
         entries = {family: manifest["families"][family.value].get("tile_law") for family in Family}
         self._laws = {family: TileLaw.from_dict(entry) for family, entry in entries.items() if entry is not None}
         self._supports: dict[tuple[Family, DeviceSpec], tuple[KernelSupport, FloatArray]] = {}
+        self._kept_busy_ms = functools.lru_cache(maxsize=_KEPT_QUESTIONS)(self._busy_ms)
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -198,13 +219,22 @@ class KernelModel:
             problem: Its problems.
             devices: The devices, one or more; only their numbers count.
 
+        Returns:
+            The times, which cannot be written to: answers to what was asked lately are kept.
+
         Raises:
             UsageError: The problem's type does not belong to the family.
 
         Shapes:
             Result: [D, n].
         """
-        return self._mixed(family, problem, devices, self._busy_by)
+        question = _Question.of(family, problem, devices)
+        return self._busy_ms(question) if len(problem) > _KEPT_PROBLEMS else self._kept_busy_ms(question)
+
+    def _busy_ms(self, question: _Question) -> FloatArray:
+        result = self._mixed(question.family, question.problem, question.devices, self._busy_by)
+        result.flags.writeable = False
+        return result
 
     def _mixed(
         self,
