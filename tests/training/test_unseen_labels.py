@@ -125,7 +125,8 @@ def test_the_command_predicts_by_what_has_not_seen_them(
     fit_additive = unseen_labels.fit_additive
     monkeypatch.setattr(unseen_labels, "fit_additive", fit)
     monkeypatch.setattr(published_power, "read_own_points", read)
-    monkeypatch.setattr(unseen_labels, "load_collection", lambda _: [label.recipe for label in models])
+    collections = {"even": models[::2], "odd": models[1::2]}
+    monkeypatch.setattr(unseen_labels, "load_collection", lambda name: [label.recipe for label in collections[name]])
     artefacts: list[tuple[dict[str, np.ndarray], Calibration]] = []
     load = PhysicsPredictor.load
 
@@ -139,9 +140,9 @@ def test_the_command_predicts_by_what_has_not_seen_them(
     monkeypatch.setattr(PhysicsPredictor, "load", staticmethod(loaded))
     names = {"labels": "labels", "traces": "traces", "layers": "layers", "layer-traces": "layer-traces", "out": "out"}
     given = [f"--{option}={tmp_path / name}.parquet" for option, name in names.items()]
-    options = {"device": "H200", "precision": "amp", "seed": 3, "recipe": "made-up", "cache": cache, "epochs": 2}
+    options = {"device": "H200", "precision": "amp", "seed": 3, "cache": cache, "epochs": 2}
     options |= {"folder": tmp_path / "arrays", "software": "torch 2.11+cu130", "members": 1}
-    main([*given, *(f"--{option}={value}" for option, value in options.items())])
+    main([*given, *(f"--{option}={value}" for option, value in options.items()), "--recipe", *collections])
     report = json.loads(capsys.readouterr().out)
     found = list(read_parquet(tmp_path / "out.parquet"))
     assert report["labels"] == len(found) == len(models)

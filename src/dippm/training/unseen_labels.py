@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", required=True, help="device of the training, whose labels are the first file")
     parser.add_argument("--precision", required=True, help="its precision; calls are captured")
     parser.add_argument("--seed", type=int, default=0, help="its seed")
-    parser.add_argument("--recipe", required=True, help="the collection that is predicted")
+    parser.add_argument("--recipe", nargs="+", required=True, help="collections that are predicted")
     parser.add_argument("--software", type=Software.parse, default=DEFAULT_SOFTWARE, help="what it is predicted for")
     parser.add_argument("--jobs", type=int, default=1, help="processes that read models which the cache lacks")
     parser.add_argument("--members", type=int, default=2, help="networks whose times are averaged")
@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     points = read_points_of_devices(known, cache, PhysicsPredictor.load())
     settings = architecture_settings(Mode.INFERENCE)
     settings = replace(settings, members=options.members, epochs=options.epochs or settings.epochs)
-    recipes = load_collection(options.recipe)
+    recipes = [recipe for name in options.recipe for recipe in load_collection(name)]
     with tempfile.TemporaryDirectory() as folder:
         artefacts = Path(folder) / "artefacts"
         errors = write_unseeing(artefacts, samples, points, held, settings, idle=idle_share(own))

@@ -43,8 +43,8 @@ def read(recipe: Recipe) -> Graph:
     return graph
 
 
-def test_a_random_thirty_build_and_read_to_a_graph() -> None:
-    for recipe in seeded(30).sample(models(), 30):
+def test_a_random_fifteen_build_and_read_to_a_graph() -> None:
+    for recipe in seeded(30).sample(models(), 15):
         assert len(read(recipe).nodes) >= 4
 
 

@@ -38,43 +38,46 @@ FAST = [
 ]
 SLOW = [
     "timm:efficientnet_b0",
-    "timm:efficientnet_b3",
     "timm:tf_efficientnetv2_s",
     "timm:efficientnet_lite0",
     "timm:mnasnet_100",
-    "timm:mnasnet_small",
     "timm:semnasnet_100",
-    "timm:mobilenetv2_100",
-    "timm:mobilenetv3_small_100",
     "timm:mobilenetv4_conv_small",
     "timm:mobilenet_edgetpu_v2_xs",
     "timm:resnet18",
-    "timm:resnet101",
     "timm:resnext50_32x4d",
-    "timm:wide_resnet50_2",
     "timm:seresnet50",
-    "timm:vgg11",
     "timm:vgg16_bn",
+    "timm:swinv2_tiny_window8_256",
+    "timm:vit_base_patch32_224",
+    "timm:densenet121",
+    "timm:visformer_tiny",
+    "timm:poolformer_s12",
+    "timm:poolformerv2_s12",
+    "hf:gpt2",
+]
+# Others of the same families.
+MORE = [
+    "timm:efficientnet_b3",
+    "timm:mnasnet_small",
+    "timm:mobilenetv2_100",
+    "timm:mobilenetv3_small_100",
+    "timm:resnet101",
+    "timm:wide_resnet50_2",
+    "timm:vgg11",
     "timm:vgg19",
     "timm:swin_base_patch4_window7_224",
-    "timm:swinv2_tiny_window8_256",
     "timm:swin_s3_tiny_224",
     "timm:vit_base_patch16_224",
-    "timm:vit_base_patch32_224",
     "timm:vit_small_patch16_224",
     "timm:deit_small_patch16_224",
-    "timm:densenet121",
     "timm:densenet161",
     "timm:densenet169",
     "timm:densenet201",
-    "timm:visformer_tiny",
     "timm:visformer_small",
-    "timm:poolformer_s12",
     "timm:poolformer_s24",
-    "timm:poolformerv2_s12",
     "timm:poolformer_m36",
     "timm:poolformerv2_m48",
-    "hf:gpt2",
 ]
 MEMORY_FAST = ["timm:resnet50", "timm:vit_tiny_patch16_224"]
 MEMORY_SLOW = [
@@ -116,7 +119,14 @@ def call(module: nn.Module, given: InputShapes, *, device: str) -> None:
         torch.backends.mha.set_fastpath_enabled(had_fastpath)
 
 
-@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *FAST,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+        *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.exhaustive]) for name in MORE),
+    ],
+)
 def test_macs_and_parameters(name: str) -> None:
     module, given = build(name)
     graph = read_module(module, input=given, source=name)
