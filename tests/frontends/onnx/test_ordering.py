@@ -28,6 +28,7 @@ def test_cycle_is_an_error(read) -> None:
     with pytest.raises(ModelReadError, match="cycle") as caught:
         read(nodes)
     assert caught.value.code == "onnx.cycle"
+    assert "3 operators wait for each other, among them the Add node that makes 'a'" in str(caught.value)
 
 
 def test_unused_nodes_and_weights_are_left_out(read, kinds) -> None:
@@ -46,6 +47,22 @@ def test_a_body_reads_what_its_loop_must_wait_for(read, kinds) -> None:
         helper.make_node("Relu", ["x"], ["late"]),
     ]
     assert kinds(read(nodes, weights={"yes": np.array(True)})) == ["relu", "tanh"]
+
+
+@pytest.mark.parametrize("inner", ["input", "initializer", "node", "around"])
+def test_what_a_body_names_itself_hides_what_has_that_name_outside(inner: str) -> None:
+    """The node that reads the loop's result makes what a name of its body stands for outside."""
+    given = [helper.make_tensor_value_info("late", 1, [3])] if inner == "input" else []
+    kept = [helper.make_tensor("late", 1, [3], [1.0, 2.0, 3.0])] if inner == "initializer" else []
+    first = [helper.make_node("Relu", ["x"], ["late"])] if inner in {"node", "around"} else []
+    value = [helper.make_tensor_value_info("b", 1, [3])]
+    reader = helper.make_node("Tanh", ["late"], ["b"])
+    if inner == "around":
+        branch = helper.make_graph([reader], "branch", [], value)
+        reader = helper.make_node("If", ["c"], ["b"], then_branch=branch, else_branch=branch)
+    body = helper.make_graph([*first, reader], "body", given, value, kept)
+    nodes = [helper.make_node("Loop", ["n", "", "x"], ["y"], body=body), helper.make_node("Relu", ["y"], ["late"])]
+    assert order_nodes(nodes) is nodes
 
 
 def test_an_order_that_holds_is_kept() -> None:

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+import dippm  # noqa: E402
 from dippm.graph import Graph, OpKind, TensorRole  # noqa: E402
 
 
@@ -121,6 +122,54 @@ def test_views_of_tensors_that_a_module_only_keeps(place: str, view: str, read: 
     graph = read(Keeping(), "3,2,2")
     assert [node.kind for node in graph.nodes if node.kind is not OpKind.VIEW] == [OpKind.MUL]
     assert graph.fixed_batch is None
+
+
+class Overlapping(nn.Module):
+    """Two weights in the memory of a third; of the last one a half lies beyond it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = torch.randn(48, 8)
+        self.whole = nn.Parameter(memory[:32])
+        self.within = nn.Parameter(memory[8:16])
+        self.beyond = nn.Parameter(memory[24:40])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.whole.t() @ self.whole[:, :4] @ self.within[:4] @ self.beyond.t()
+
+
+def test_parameters_in_the_memory_of_another_are_parameters() -> None:
+    graph = dippm.load(Overlapping(), input="8", mode="training")
+    weights = {spec.name: spec for spec in graph.tensors if spec.role is TensorRole.PARAMETER}
+    assert {name: spec.alias_of for name, spec in weights.items()} == dict.fromkeys(["whole", "within", "beyond"])
+    assert {name: spec.storage_bytes_fixed for name, spec in weights.items()} == {"whole": None, "within": 0, "beyond": 256}
+    # Their memory is counted once, their gradients and what the optimizer keeps of each.
+    step = dippm.predict(graph, batch=1, device="A100", mode="training", optimizer="adam")
+    parts, size = step.memory_parts_mb, 2**20 / 4
+    assert parts["weights"] * size == 40 * 8
+    assert parts["gradients"] * size == pytest.approx((32 + 8 + 16) * 8, rel=0.1)
+    assert parts["optimizer"] * size == pytest.approx(2 * (32 + 8 + 16) * 8, rel=0.1)
+    assert not any("No gradient" in warning for warning in step.warnings)
+
+
+@pytest.mark.parametrize("owner", ["parameter", "buffer"])
+def test_a_view_of_what_lies_in_the_memory_of_a_weight_is_a_view(owner: str, read: Callable[..., Graph]) -> None:
+    class Halved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            weight = torch.randn(8, 8)
+            if owner == "buffer":
+                self.register_buffer("weight", weight)
+            else:
+                self.weight = nn.Parameter(weight)
+            self.register_buffer("upper", weight[:4])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.upper.t()
+
+    graph = read(Halved(), "8")
+    assert [node.kind for node in graph.nodes] == [OpKind.VIEW, OpKind.MATMUL]
+    assert dippm.predict(graph, batch=1, device="A100").memory_parts_mb["weights"] * 2**18 == 64
 
 
 @pytest.mark.filterwarnings("ignore:.*(beta state|prototype stage|invariant checks).*:UserWarning")

@@ -40,9 +40,10 @@ def order_nodes(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
                 ready.append(reader)
     if len(order) < len(nodes):
         stuck = next(node for position, node in enumerate(nodes) if waiting[position])
+        made = next(filter(None, stuck.output), "")
         raise ModelReadError(
-            f"The ONNX graph has a cycle: {len(nodes) - len(order)} operators wait for each other, among them "
-            f"'{stuck.name}' ({stuck.op_type}).",
+            f"The ONNX graph has a cycle: {len(nodes) - len(order)} operators wait for each other, among them the "
+            f"{stuck.op_type} node that makes '{made}'.",
             code="onnx.cycle",
             cure="A model that can run has none; export it again.",
         )
@@ -50,18 +51,25 @@ def order_nodes(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
 
 
 def _reads(node: onnx.NodeProto) -> Iterable[str]:
-    """Names that a node reads, those of its subgraphs included (a superset where a subgraph reuses a name)."""
+    """Names that a node reads, those of its subgraphs included."""
     graphs = _graphs(node)
     return chain(node.input, _reads_inside(graphs)) if graphs else node.input
 
 
 def _reads_inside(graphs: list[onnx.GraphProto]) -> Iterator[str]:
-    while graphs:
-        graph = graphs.pop()
-        inner = {name for child in graph.node for name in child.output}
+    """Names that subgraphs read from around them: what they name themselves hides what has that name outside."""
+    waiting = [(graph, frozenset[str]()) for graph in graphs]
+    while waiting:
+        graph, around = waiting.pop()
+        inner = around.union(
+            (info.name for info in graph.input),
+            (tensor.name for tensor in graph.initializer),
+            (tensor.values.name for tensor in graph.sparse_initializer),
+            (name for child in graph.node for name in child.output),
+        )
         for child in graph.node:
             yield from (name for name in child.input if name not in inner)
-            graphs.extend(_graphs(child))
+            waiting.extend((own, inner) for own in _graphs(child))
         yield from (info.name for info in graph.output if info.name not in inner)
 
 

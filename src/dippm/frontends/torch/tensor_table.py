@@ -189,13 +189,19 @@ class TensorTable:
         value = None
         if role is not TensorRole.PARAMETER and tensor.device.type == "cpu" and is_small(tensor):
             value = tensor.detach().clone()
-        base = None
+        base, shared = None, 0
         for other, other_twin in self._twins_by_storage.get(storage, ()):
             # Weights that share one storage without overlapping (cuDNN's flat recurrent weights) are separate weights.
             start = other.storage_offset()
-            if first < start + other.numel() and start < first + span and tensor.numel():
+            common = min(first + span, start + other.numel()) - max(first, start)
+            if common <= 0 or not tensor.numel():
+                continue
+            if TensorRole.PARAMETER in {role, self.specs[self.slot(other_twin).index].role}:
+                # Each parameter has a gradient of its own, whatever memory it lies in.
+                shared = max(shared, common)
+            else:
                 base = self.slot(other_twin).storage
-        self.register(twin, name=name, role=role, value=value, storage=base)
+        self.register(twin, name=name, role=role, value=value, storage=base, shared=shared * tensor.element_size())
         self._twins[id(tensor)] = (tensor, twin)
         self._twins_by_storage.setdefault(storage, []).append((tensor, twin))
         return twin
@@ -208,6 +214,7 @@ class TensorTable:
         role: TensorRole,
         value: torch.Tensor | None,
         storage: Storage | None = None,
+        shared: int = 0,
     ) -> int:
         """Give a tensor object an index; its storage is new unless one is given or already known.
 
@@ -217,6 +224,7 @@ class TensorTable:
             role: What it is to the model.
             value: Its values where they are known.
             storage: The storage that it is a part of, where that does not show.
+            shared: Bytes of its own storage that it has in common with another tensor's, which are counted there.
 
         Returns:
             The index.
@@ -226,13 +234,15 @@ class TensorTable:
         if storage is None:
             storage = self._storages.get(memory._cdata)
         stated = None
-        if storage is None:
+        if storage is not None:
+            self._storages[memory._cdata] = storage
+        else:
             storage = Storage(base=index, has_values=value is not None)
             storage.is_one_number = value is not None and value.untyped_storage().nbytes() < memory.nbytes()
             if role is TensorRole.ACTIVATION:
                 self._watch(memory, storage)
             self._storages[memory._cdata] = storage
-            size = memory.nbytes()
+            size = max(memory.nbytes() - shared, 0)
             if size != tensor.numel() * tensor.element_size():
                 stated = size
         self.specs.append(
