@@ -6,7 +6,7 @@ import torch
 
 from dippm.graph import DType
 
-__all__ = ["from_torch_dtype", "to_torch_dtype"]
+__all__ = ["exported_dtype", "from_torch_dtype", "to_torch_dtype"]
 
 _FROM_TORCH = {
     torch.float64: DType.FLOAT64, torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16,
@@ -24,6 +24,13 @@ _TO_TORCH = {
     DType.UINT32: torch.uint32, DType.UINT16: torch.uint16, DType.UINT8: torch.uint8, DType.BOOL: torch.bool,
     DType.COMPLEX64: torch.complex64, DType.COMPLEX128: torch.complex128,
 }  # fmt: skip
+# Numbers of element types in the programs that ``torch.export`` writes.
+_EXPORTED = {
+    1: torch.uint8, 2: torch.int8, 3: torch.int16, 4: torch.int32, 5: torch.int64, 6: torch.float16, 7: torch.float32,
+    8: torch.float64, 10: torch.complex64, 11: torch.complex128, 12: torch.bool, 13: torch.bfloat16, 28: torch.uint16,
+    29: torch.float8_e4m3fn, 30: torch.float8_e5m2, 31: torch.float8_e4m3fnuz, 32: torch.float8_e5m2fnuz,
+    34: torch.uint32, 35: torch.uint64,
+}  # fmt: skip
 
 
 def from_torch_dtype(dtype: torch.dtype) -> DType:
@@ -34,3 +41,8 @@ def from_torch_dtype(dtype: torch.dtype) -> DType:
 def to_torch_dtype(dtype: DType) -> torch.dtype | None:
     """PyTorch's element type for a graph's one, or None where PyTorch has none."""
     return _TO_TORCH.get(dtype)
+
+
+def exported_dtype(number: int) -> torch.dtype | None:
+    """PyTorch's element type for its number in a program of ``torch.export``, or None where that is not known."""
+    return _EXPORTED.get(number)

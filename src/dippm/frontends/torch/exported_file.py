@@ -1,7 +1,7 @@
 """Reads ``torch.export`` archives (.pt2) without PyTorch's own loader.
 
 That loader reads all weights into memory, and unpickles parts of the archive, which can run code. The program itself
-is JSON and says the shape of every weight, so nothing else is read.
+is JSON and says the shape of every weight, so nothing else is read but the values of a few small tensors.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, ModelReadError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes, unknown_input
@@ -23,6 +25,7 @@ from dippm.frontends.torch.dtypes import from_torch_dtype
 from dippm.frontends.torch.exported_module import ExportedModule, meta_tensor
 from dippm.frontends.torch.exported_ranges import warn_of_ranges
 from dippm.frontends.torch.exported_time_first import find_exported_time_first
+from dippm.frontends.torch.exported_values import stored_tensors, stored_values
 from dippm.frontends.torch.reader import read_module
 from dippm.frontends.torch.rebatch import Followed
 from dippm.graph import Graph, OpKind
@@ -80,13 +83,15 @@ def read_exported_file(
         raise ModelReadError(f"'{path}' holds no exported program.", code="torch.export_invalid")
     try:
         program = json.loads(reader.read(entry))
-        weights = _weights(reader)
+        weights = {name: payload for name, _, payload in stored_tensors(reader, "weights")}
         shared = _shared_weights(weights)
+        values = stored_values(reader)
     except _ERRORS_OF_DAMAGE as exc:
         raise _damaged(str(path), exc) from exc
     return read_program(
         program,
         shared=shared,
+        values=values,
         wrapped=[name for name, payload in weights.items() if payload.get("use_pickle")],
         input=input,
         source=str(path),
@@ -99,6 +104,7 @@ def read_program(
     program: Mapping[str, Any],
     *,
     shared: Mapping[str, str],
+    values: Mapping[str, torch.Tensor],
     wrapped: Sequence[str],
     input: InputShapes,  # noqa: A002
     source: str,
@@ -110,6 +116,7 @@ def read_program(
     Args:
         program: The program, parsed from JSON.
         shared: Weights that are one tensor, as name to the name of the first.
+        values: Values of some buffers and constants, by name.
         wrapped: Names of weights of a class of tensors of their own.
         input: See :func:`read_exported_file`.
         source: What it was read from, for messages and the graph.
@@ -124,7 +131,7 @@ def read_program(
         time_first = find_exported_time_first(program)
         turned = frozenset() if time_first is None else frozenset(time_first.names)
         batch, dynamic = _exported_batch(program, turned)
-        module = ExportedModule(program, shared=shared, exported_batch=batch)
+        module = ExportedModule(program, shared=shared, values=values, exported_batch=batch)
         inputs = _inputs(module, input, source=source, batch=batch, turned=turned)
         named = inputs.named or {}
         module.batch_axes = {name: entry.batch_axis for name, entry in named.items() if entry.is_batched}
@@ -228,15 +235,6 @@ def _exported_batch(program: Mapping[str, Any], turned: Collection[str]) -> tupl
     if any("as_expr" in size for size in sizes):
         return None, True
     return (int(sizes[0]["as_int"]), False) if sizes else (None, False)
-
-
-def _weights(reader: EntryReader) -> dict[str, Mapping[str, Any]]:
-    """What the archive says of each weight."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for name in reader.names:
-        if "/data/weights/" in f"/{name}" and name.endswith("_weights_config.json"):
-            found |= json.loads(reader.read(name))["config"]
-    return found
 
 
 def _shared_weights(weights: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

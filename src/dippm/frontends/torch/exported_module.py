@@ -10,6 +10,7 @@ from torch import nn
 
 from dippm.errors import ModelReadError, UnsupportedError
 from dippm.frontends.torch.autocast_regions import region
+from dippm.frontends.torch.dtypes import exported_dtype
 from dippm.frontends.torch.exported_operators import import_packages, resolve_operator
 from dippm.frontends.torch.plans import plan_for, refusal
 from dippm.frontends.torch.rebatch import Followed, Rebatcher
@@ -17,12 +18,6 @@ from dippm.frontends.torch.rebatch import Followed, Rebatcher
 __all__ = ["ATTENTION", "ExportedModule", "argument_names", "meta_tensor", "module_of"]
 
 _Json = Mapping[str, Any]
-_DTYPES = {
-    1: torch.uint8, 2: torch.int8, 3: torch.int16, 4: torch.int32, 5: torch.int64, 6: torch.float16, 7: torch.float32,
-    8: torch.float64, 10: torch.complex64, 11: torch.complex128, 12: torch.bool, 13: torch.bfloat16, 28: torch.uint16,
-    29: torch.float8_e4m3fn, 30: torch.float8_e5m2, 31: torch.float8_e4m3fnuz, 32: torch.float8_e5m2fnuz,
-    34: torch.uint32, 35: torch.uint64,
-}  # fmt: skip
 _MEMORY_FORMATS = {
     1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d, 4: torch.preserve_format,
 }  # fmt: skip
@@ -40,10 +35,18 @@ class ExportedModule(nn.Module):
     Args:
         program: The archive's program, parsed from its JSON.
         shared: Weights that are one tensor, as name to the name of the first.
+        values: Values of some buffers and constants.
         exported_batch: Batch size that the program was exported for where it is written into it, else None.
     """
 
-    def __init__(self, program: _Json, *, shared: Mapping[str, str], exported_batch: int | None) -> None:
+    def __init__(
+        self,
+        program: _Json,
+        *,
+        shared: Mapping[str, str],
+        values: Mapping[str, torch.Tensor],
+        exported_batch: int | None,
+    ) -> None:
         super().__init__()
         module = program["graph_module"]
         self._graph: _Json = module["graph"]
@@ -68,7 +71,7 @@ class ExportedModule(nn.Module):
                     first = shared.get(name, name)
                     if first not in by_name:
                         meta = self._graph["tensor_values"][argument]
-                        tensor = meta_tensor(meta)
+                        tensor = _known_tensor(meta, None if kind == "parameter" else values.get(first))
                         can_train = tensor.is_floating_point() or tensor.is_complex()
                         is_trained = can_train and bool(meta.get("requires_grad", True))
                         by_name[first] = nn.Parameter(tensor, is_trained) if kind == "parameter" else tensor
@@ -76,8 +79,9 @@ class ExportedModule(nn.Module):
                     self._weights[argument] = by_name[first]
             if "tensor_constant" in spec:
                 argument = spec["tensor_constant"]["arg"]["name"]
-                tensor = meta_tensor(self._graph["tensor_values"][argument])
-                self._buffers[spec["tensor_constant"]["tensor_constant_name"]] = tensor
+                name = spec["tensor_constant"]["tensor_constant_name"]
+                tensor = _known_tensor(self._graph["tensor_values"][argument], values.get(name))
+                self._buffers[name] = tensor
                 self._weights[argument] = tensor
             if "constant_input" in spec:
                 item = spec["constant_input"]
@@ -198,6 +202,12 @@ def meta_tensor(meta: _Json) -> torch.Tensor:
     return torch.empty_strided(sizes, strides, dtype=_dtype(meta["dtype"]), device="meta")
 
 
+def _known_tensor(meta: _Json, value: torch.Tensor | None) -> torch.Tensor:
+    """The tensor with its values where these fit what the program says of it, else without any."""
+    tensor = meta_tensor(meta)
+    return tensor if value is None or (value.shape, value.dtype) != (tensor.shape, tensor.dtype) else value
+
+
 def _size(item: _Json) -> int:
     if "as_int" in item:
         return int(item["as_int"])
@@ -210,12 +220,13 @@ def _size(item: _Json) -> int:
 
 
 def _dtype(code: int) -> torch.dtype:
-    if code not in _DTYPES:
+    dtype = exported_dtype(code)
+    if dtype is None:
         raise UnsupportedError(
             f"The exported program has a tensor of element type number {code}, which is not known.",
             code="torch.export_unsupported",
         )
-    return _DTYPES[code]
+    return dtype
 
 
 def _argument_name(argument: _Json) -> str:

@@ -22,6 +22,7 @@ from dippm.errors import ModelReadError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.torch.exported_file import read_program
+from dippm.frontends.torch.exported_values import values_in_memory
 from dippm.frontends.trace_of_training import check_training
 from dippm.graph import Graph
 
@@ -54,6 +55,7 @@ def read_exported_object(
         graph = read_program(
             _as_written(program),
             shared=_shared_weights(weights.items()),
+            values=values_in_memory(program),
             wrapped=[name for name, tensor in weights.items() if _is_wrapped(tensor)],
             input=input,
             source=source,

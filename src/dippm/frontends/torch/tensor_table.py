@@ -193,7 +193,7 @@ class TensorTable:
         for other, other_twin in self._twins_by_storage.get(storage, ()):
             # Weights that share one storage without overlapping (cuDNN's flat recurrent weights) are separate weights.
             start = other.storage_offset()
-            common = min(first + span, start + other.numel()) - max(first, start)
+            common = int(min(first + span, start + other.numel()) - max(first, start))
             if common <= 0 or not tensor.numel():
                 continue
             if TensorRole.PARAMETER in {role, self.specs[self.slot(other_twin).index].role}:
