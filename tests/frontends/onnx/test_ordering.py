@@ -28,7 +28,7 @@ def test_cycle_is_an_error(read) -> None:
     with pytest.raises(ModelReadError, match="cycle") as caught:
         read(nodes)
     assert caught.value.code == "onnx.cycle"
-    assert "3 operators wait for each other, among them the Add node that makes 'a'" in str(caught.value)
+    assert "3 operators wait for each other, among them node 'first' (Add)." in str(caught.value)
 
 
 def test_unused_nodes_and_weights_are_left_out(read, kinds) -> None:

@@ -132,6 +132,24 @@ def test_an_exported_program_keeps_its_inputs(tmp_path: Path, is_dynamic: bool) 
     assert _kinds(graph) == _kinds(own) == _kinds(dippm.load(tmp_path / "model.pt2", input=given))
 
 
+def test_a_module_that_takes_nothing_needs_no_shapes() -> None:
+    class Product(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(8, 8))
+
+        def forward(self) -> torch.Tensor:
+            return self.weight @ self.weight
+
+    for given in (None, {}):
+        out = dippm.predict(Product(), input=given, batch=4, device="A100")
+        assert out.macs == 8**3
+        assert any("No input of the model has a batch" in warning for warning in out.warnings)
+    with pytest.raises(UsageError) as caught:
+        dippm.load(Product(), input="8")
+    assert caught.value.code == "input.name_unknown"
+
+
 class Scaled(torch.nn.Module):
     def forward(self, x, factor):
         return torch.nn.functional.relu(x) * factor

@@ -400,6 +400,12 @@ class Evaluator:
         shapes = ", ".join("-" if value is None else str(list(value.shape)) for value in inputs[:8])
         outputs = ["" if number == ABSENT else self.program.names[number] for number in op.outputs]
         node = describe_node(op.op_type, op.name, outputs)
+        if cure is None and self.unsupported:
+            names = ", ".join(list(self.unsupported)[:5])
+            cure = (
+                f"What operators without a rule make ({names}) is taken to be shaped as what they read, where the file "
+                "does not state it: state it there (value_info)."
+            )
         return ModelReadError(
             f"{node[:1].upper()}{node[1:]} cannot run on inputs of shape {shapes}: {reason[:500]}.",
             code="onnx.shape",

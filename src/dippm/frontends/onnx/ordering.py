@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from dippm.errors import ModelReadError
-from dippm.frontends.onnx.program import Op, Program
+from dippm.frontends.onnx.program import Op, Program, describe_node
 
 if TYPE_CHECKING:
     import onnx
@@ -40,10 +40,9 @@ def order_nodes(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
                 ready.append(reader)
     if len(order) < len(nodes):
         stuck = next(node for position, node in enumerate(nodes) if waiting[position])
-        made = next(filter(None, stuck.output), "")
         raise ModelReadError(
-            f"The ONNX graph has a cycle: {len(nodes) - len(order)} operators wait for each other, among them the "
-            f"{stuck.op_type} node that makes '{made}'.",
+            f"The ONNX graph has a cycle: {len(nodes) - len(order)} operators wait for each other, among them "
+            f"{describe_node(stuck.op_type, stuck.name, stuck.output)}.",
             code="onnx.cycle",
             cure="A model that can run has none; export it again.",
         )

@@ -57,6 +57,8 @@ def check_inputs(module: nn.Module, given: InputShapes) -> InputShapes:
         return given
     parameters = list(signature.parameters.values())
     needed = [item.name for item in parameters if item.default is item.empty and item.kind not in _VARIADIC]
+    if given.is_empty and not parameters:
+        return given
     if given.is_empty:
         known = ", ".join(needed or [item.name for item in parameters]) or "no named inputs"
         raise _shape_needed(module, f"its forward takes {known} and a module does not say their sizes")

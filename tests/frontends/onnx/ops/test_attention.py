@@ -49,6 +49,49 @@ def test_flat_queries_are_split_into_heads_and_joined_again(one, shapes, kv_head
     assert Workload.from_graph(graph).at([1]).macs.sum() == 2 * 4 * 6 * 5 * 8
 
 
+@pytest.mark.parametrize(("mode", "maker"), list(enumerate(["matmul", "add", "mul", "softmax"])))
+@pytest.mark.parametrize("cap", [0.0, 30.0])
+def test_scores_that_are_given_out_are_made(one, kinds, mode: int, maker: str, cap: float) -> None:
+    graph = one(
+        "Attention",
+        "q k v m",
+        inputs={"q": ["N", 4, 6, 8], "k": ["N", 2, 5, 8], "v": ["N", 2, 5, 3], "m": [6, 5]},
+        outputs=["y", "keys", "values", "scores"],
+        opset=23,
+        qk_matmul_output_mode=mode,
+        softcap=cap,
+    )
+    capped = ["div", "tanh", "mul"] if cap else []
+    steps = ["copy", "copy", "mul", "matmul", "add", *capped, "softmax", "matmul"]
+    assert [kind for kind in kinds(graph) if kind != "view"] == steps
+    assert Workload.from_graph(graph).at([3]).macs.sum() == 3 * 4 * 6 * 5 * (8 + 3)
+    result, _, _, scores = graph.outputs
+    assert [str(dim) for dim in graph.tensors[result].shape] == ["N", "4", "6", "3"]
+    assert [str(dim) for dim in graph.tensors[scores].shape] == ["N", "4", "6", "5"]
+    made = {output: node for node in graph.nodes for output in node.outputs}
+    node = made[scores]
+    node = made[node.inputs[0]] if node.kind is OpKind.VIEW else node
+    assert node.kind.value == ("add" if maker == "mul" and not cap else maker)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_cap_on_the_scores_takes_attention_apart(one, kinds, is_causal: bool) -> None:
+    steps = ["mul", "matmul", *(["add"] if is_causal else []), "div", "tanh", "mul", "softmax", "matmul"]
+    given = {"inputs": {"q": ["N", 4, 6, 8]}, "softcap": 50.0, "is_causal": int(is_causal)}
+    assert [kind for kind in kinds(one("Attention", "q q q", opset=23, **given)) if kind != "view"] == steps
+    assert kinds(one("Attention", "q q q", opset=23, inputs=given["inputs"], softcap=0.0)) == ["attention"]
+    if is_causal:
+        shared = {"inputs": {"x": ["N", 6, 48]}, "domain": MICROSOFT, "num_heads": 4, "kv_num_heads": 1}
+        graph = one("GroupQueryAttention", "x", softcap=50.0, **shared)
+        assert [kind for kind in kinds(graph) if kind not in {"view", "copy"}] == steps
+
+
+def test_scores_of_an_unknown_step_are_refused(refused) -> None:
+    inputs = {"q": ["N", 4, 6, 8]}
+    said = refused("Attention", "q q q", inputs=inputs, outputs=["y", "k", "v", "s"], opset=23, qk_matmul_output_mode=4)
+    assert "qk_matmul_output_mode must be 0 to 3, not 4" in said
+
+
 def test_keys_of_earlier_steps_are_put_before_those_of_this_one(one, shapes) -> None:
     graph = one(
         "Attention",

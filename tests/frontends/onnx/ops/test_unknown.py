@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import dippm
+from dippm.errors import ModelReadError
 from dippm.frontends.onnx import read_onnx
 from dippm.frontends.onnx.ops import registry
 from dippm.graph import DType, OpKind
@@ -46,6 +47,26 @@ def test_onnx_itself_infers_standard_operators(one, shapes, monkeypatch: pytest.
     graph = one("Gather", "t i", inputs={"t": [5, 7], "i": ["N", 4]}, dtypes={"i": TensorProto.INT64}, axis=0)
     assert shapes(graph) == [["N", "4", "7"]]
     assert graph.unsupported_ops == {"Gather": 1}
+
+
+def test_attributes_that_are_lists_are_inferred_from_too(one, shapes) -> None:
+    ngrams = {"ngram_counts": [0], "ngram_indexes": [0, 1, 5], "pool_int64s": [1, 2, 3]}
+    lengths = {"min_gram_length": 1, "max_gram_length": 1, "max_skip_count": 0}
+    inputs, dtypes = {"x": ["N", 10]}, {"x": TensorProto.INT64}
+    graph = one("TfIdfVectorizer", "x", inputs=inputs, dtypes=dtypes, mode="TF", **ngrams, **lengths)
+    assert shapes(graph) == [["N", "6"]]
+    assert graph.unsupported_ops == {"TfIdfVectorizer": 1}
+
+
+def test_what_does_not_fit_behind_it_may_be_its_assumed_shape(read) -> None:
+    nodes = [
+        helper.make_node("Strange", ["x"], ["h"], domain="custom"),
+        helper.make_node("MatMul", ["h", "w"], ["y"]),
+    ]
+    with pytest.raises(ModelReadError) as caught:
+        read(nodes, inputs={"x": ["N", 8]}, weights={"w": np.zeros((5, 3), np.float32)}, domains=["custom"])
+    assert "MatMul node that makes 'y' cannot run on inputs of shape [2, 8], [5, 3]" in str(caught.value)
+    assert "(custom.Strange) is taken to be shaped as what they read" in (caught.value.cure or "")
 
 
 def test_it_is_counted_by_its_name(read) -> None:

@@ -34,12 +34,17 @@ def merge_heads(call: Call, x: Value) -> Value:
     return call.view(turned, (batch, length, heads * size), "reshape")
 
 
-def attend(call: Call, q: Value, k: Value, v: Value, mask: Value | None = None, *, is_causal: bool = False) -> Value:
-    """softmax(q k^T) v over heads of shape [batch, heads, length, size]."""
+def check_heads(q: Value, k: Value, v: Value) -> None:
+    """Refuse queries, keys and values that do not fit together."""
     if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
         raise ShapeError("its query, key and value must have four dimensions")
     if q.shape[3] != k.shape[3] or k.shape[2] != v.shape[2] or k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ShapeError(f"a query {list(q.shape)}, a key {list(k.shape)} and a value {list(v.shape)} do not fit")
+
+
+def attend(call: Call, q: Value, k: Value, v: Value, mask: Value | None = None, *, is_causal: bool = False) -> Value:
+    """softmax(q k^T) v over heads of shape [batch, heads, length, size]."""
+    check_heads(q, k, v)
     shape = (*q.shape[:3], v.shape[3])
     # Queries with a past see all of it: hardly anything lies above their diagonal.
     is_causal = is_causal and k.shape[2] <= q.shape[2]
@@ -62,9 +67,41 @@ def _turned(call: Call, k: Value) -> Value:
     return call.view(k, (*k.shape[:2], k.shape[3], k.shape[2]), "transpose", perm=(0, 1, 3, 2))
 
 
+def _repeat_heads(call: Call, q: Value, x: Value) -> Value:
+    """Keys or values that several heads of the queries share, once for each of them."""
+    if x.shape[1] == q.shape[1]:
+        return x
+    return call.emit(OpKind.COPY, [x], (x.shape[0], q.shape[1], *x.shape[2:]), x.dtype, function="repeat")
+
+
+def attend_in_steps(
+    call: Call, q: Value, k: Value, v: Value, mask: Value | None = None, *, is_causal: bool = False, cap: float = 0.0
+) -> list[Value]:
+    """What :func:`attend` makes where a kernel of attention cannot: each step on its own, as PyTorch runs it eagerly.
+
+    Returns:
+        The result, then the products of queries and keys, the same with the mask, held within the cap, and as shares.
+    """
+    check_heads(q, k, v)
+    k, v = _repeat_heads(call, q, k), _repeat_heads(call, q, v)
+    q = call.emit(OpKind.MUL, [q], q.shape, q.dtype, scalar=call.float_attribute("scale", 1.0))
+    shape = (*q.shape[:3], k.shape[2])
+    steps = [call.emit(OpKind.MATMUL, [q, _turned(call, k)], shape, q.dtype)]
+    masked = call.add(steps[-1], mask)
+    steps.append(call.emit(OpKind.ADD, [masked], shape, q.dtype) if is_causal else masked)
+    if cap > 0.0:
+        below = call.emit(OpKind.DIV, [steps[-1]], shape, q.dtype, scalar=cap)
+        below = call.emit(OpKind.TANH, [below], shape, q.dtype)
+        steps.append(call.emit(OpKind.MUL, [below], shape, q.dtype, scalar=cap))
+    else:
+        steps.append(steps[-1])
+    steps.append(call.emit(OpKind.SOFTMAX, [steps[-1]], shape, q.dtype, axes=(3,)))
+    return [call.emit(OpKind.MATMUL, [steps[-1], v], (*q.shape[:3], v.shape[3]), q.dtype), *steps]
+
+
 @rule("Attention")
 def attention(call: Call) -> list[Value]:
-    """The standard operator (opset 23)."""
+    """The standard operator (opset 23); in steps where its scores are capped or given out."""
     q, k, v = (call.required(position) for position in range(3))
     is_flat = len(q.shape) == 3
     if is_flat:
@@ -72,13 +109,18 @@ def attention(call: Call) -> list[Value]:
         kv_heads = call.int_attribute("kv_num_heads")
         q, k, v = split_heads(call, q, heads), split_heads(call, k, kv_heads), split_heads(call, v, kv_heads)
     k, v = append_past(call, call.optional(4), k), append_past(call, call.optional(5), v)
-    is_causal = bool(call.int_attribute("is_causal"))
-    result = attend(call, q, k, v, call.optional(3), is_causal=is_causal)
-    scores = Value((*q.shape[:3], k.shape[2]), q.dtype)
+    is_causal, cap = bool(call.int_attribute("is_causal")), call.float_attribute("softcap")
+    gives_scores = len(call.op.outputs) > 3 and call.op.outputs[3] != ABSENT
+    if gives_scores or cap > 0.0:
+        result, *steps = attend_in_steps(call, q, k, v, call.optional(3), is_causal=is_causal, cap=cap)
+    else:
+        result, steps = attend(call, q, k, v, call.optional(3), is_causal=is_causal), []
     outputs = [merge_heads(call, result) if is_flat else result, k, v]
-    if len(call.op.outputs) > 3:
-        keys = _turned(call, k)
-        outputs.append(call.emit(OpKind.MATMUL, [q, keys], scores.shape, q.dtype))
+    if gives_scores:
+        mode = call.int_attribute("qk_matmul_output_mode")
+        if not 0 <= mode < len(steps):
+            raise ShapeError(f"its qk_matmul_output_mode must be 0 to 3, not {mode}")
+        outputs.append(steps[mode])
     return outputs
 
 
@@ -199,7 +241,12 @@ def group_query_attention(call: Call) -> list[Value]:
         ]
         q, k = (call.emit(OpKind.BINARY, [part, *rows], part.shape, part.dtype, function="rotary") for part in (q, k))
     k, v = append_past(call, call.optional(3), k), append_past(call, call.optional(4), v)
-    return [merge_heads(call, attend(call, q, k, v, is_causal=True)), k, v]
+    cap = call.float_attribute("softcap")
+    if cap > 0.0:
+        result = attend_in_steps(call, q, k, v, is_causal=k.shape[2] <= q.shape[2], cap=cap)[0]
+    else:
+        result = attend(call, q, k, v, is_causal=True)
+    return [merge_heads(call, result), k, v]
 
 
 @rule("FlexAttention", domain="ai.onnx.preview")
@@ -211,11 +258,7 @@ def flex_attention(call: Call) -> Value:
         return attend(call, q, k, v)
     if not len(q.shape) == len(k.shape) == len(v.shape) == 4 or q.shape[3] != k.shape[3]:
         raise ShapeError("its query, key and value must have four dimensions and fit together")
-    if q.shape[1] != k.shape[1]:
-        k, v = (
-            call.emit(OpKind.COPY, [x], (x.shape[0], q.shape[1], *x.shape[2:]), x.dtype, function="repeat")
-            for x in (k, v)
-        )
+    k, v = _repeat_heads(call, q, k), _repeat_heads(call, q, v)
     keys = _turned(call, k)
     shares = call.emit(OpKind.MATMUL, [q, keys], (*q.shape[:3], k.shape[2]), q.dtype)
     if changes[0] is not None:

@@ -74,7 +74,7 @@ def _infer(call: Call) -> dict[int, tuple[tuple[int, ...], DType]]:
     import onnx
 
     op = call.op
-    attributes = {name: value for name, value in op.attributes.items() if isinstance(value, int | float | str)}
+    attributes = {name: value for name, value in op.attributes.items() if isinstance(value, int | float | str | list)}
     try:
         schema = onnx.defs.get_schema(op.op_type, op.version, op.domain)
         names = [f"i{i}" if value is not None else "" for i, value in enumerate(call.inputs)]
