@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dippm.api.prices import Price, parse_prices, price_entry, price_per_sample
-from dippm.devices import find_device
+from dippm.devices import find_device, slice_device
 from dippm.errors import UsageError
 
 DEVICES = [find_device("A100"), find_device("T4")]
@@ -29,6 +30,20 @@ def test_prices_are_found_by_any_name_of_a_device() -> None:
     assert parse_prices(None, DEVICES) == {}
     found = parse_prices({"a100": 3, "T4": 0.5}, DEVICES)
     assert found == {DEVICES[0].name: 3.0, DEVICES[1].name: 0.5}
+
+
+def test_prices_of_devices_of_ones_own_are_found_as_forgivingly() -> None:
+    own = replace(DEVICES[0], name="My GPU", aliases=("mine",))
+    for name in ("my gpu", "MINE", " My GPU "):
+        assert parse_prices({name: 2}, [own]) == {"My GPU": 2.0}
+    assert parse_prices({"1g.5gb@my gpu": 1}, [own, slice_device(own, "1g.5gb")]) == {"1g.5gb@My GPU": 1.0}
+    assert parse_prices({"1g.5gb@my gpu": 1}, [slice_device(own, "1g.5gb")]) == {"1g.5gb@My GPU": 1.0}
+
+
+def test_a_device_has_one_price_under_all_its_names() -> None:
+    with pytest.raises(UsageError, match="two prices for 'A100-SXM4-40GB'") as caught:
+        parse_prices({"A100": 1, "A100-SXM4-40GB": 2}, DEVICES)
+    assert caught.value.code == "price.repeated"
 
 
 @pytest.mark.parametrize("price", [0, -1.0, float("nan"), float("inf"), True, "3", None])

@@ -97,6 +97,13 @@ def test_replicas_name_their_model_where_there_are_several(
         )
 
 
+def test_a_path_may_hold_what_parts_replicas(net: str, tmp_path: Path, run_json: Callable[..., dict[str, Any]]) -> None:
+    path = tmp_path / "a,b=1,c.onnx"
+    path.write_bytes(Path(net).read_bytes())
+    answer = run_json("pack", str(path), net, "--replicas", f" {path} = 2 , {net}=3")
+    assert {each["name"]: each["replicas"] for each in answer["packing"]["models"]} == {str(path): 2, net: 3}
+
+
 def test_where_boxes_have_no_room_slices_are_listed(
     net: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

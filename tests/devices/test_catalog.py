@@ -579,6 +579,8 @@ def test_device_file_with_a_mistake_is_refused(tmp_path: Path, addition: str, co
         ("[8, 9]", "8.9", "device_file.value"),
         ("[8, 9]", "[8, 9, 0]", "device.value"),
         ('"My GPU"', "7", "device_file.value"),
+        ('"My GPU"', '"My, GPU"', "device_file.value"),
+        ('"My GPU"', '"1g.5gb@A100"', "device_file.value"),
         ('"ada"', "[]", "device_file.value"),
         ("{ fp32 = 29.1, fp16_tensor = 58.3 }", "29.1", "device_file.value"),
         ("memory_mb = 12282", "memory_mb = nan", "device.value"),

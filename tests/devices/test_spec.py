@@ -34,6 +34,7 @@ PROFILE: dict[str, Any] = {
     "memory_mb": 4864,
     "max_instances": 7,
 }
+WHOLE = PROFILE | {"name": "7g.40gb", "compute_slices": 7, "memory_slices": 8, "memory_mb": 40000, "max_instances": 1}
 
 
 def test_spec_derives_peak_and_capacity() -> None:
@@ -92,6 +93,14 @@ def test_spec_is_hashable_comparable_and_picklable() -> None:
             (MigProfile(**PROFILE), MigProfile(**PROFILE | {"name": "x", "memory_mb": 99})),
             "smallest first",
         ),
+        ("mig_profiles", (MigProfile(**PROFILE),), "the 1 memory slices of the largest profile; name one that takes"),
+        ("mig_profiles", (MigProfile(**PROFILE | {"memory_slices": 7}),), "within the 7 memory slices"),
+        ("mig_profiles", (MigProfile(**PROFILE), MigProfile(**WHOLE | {"compute_slices": 6})), "within the 6 compute"),
+        (
+            "mig_profiles",
+            (MigProfile(**PROFILE | {"placements": (0, 1, 2, 3, 4, 5, 7)}), MigProfile(**WHOLE | {"memory_slices": 7})),
+            "places where 1 of 7 memory slices still follow",
+        ),
     ],
 )
 def test_spec_refuses_value(field: str, value: object, said: str) -> None:
@@ -141,3 +150,9 @@ def test_mig_profile_refuses_value(field: str, value: object) -> None:
 def test_a_figure_holds_until_the_next_one(architecture: str, capability: tuple[int, int], figure: str) -> None:
     device = DeviceSpec(**FIGURES | {"architecture": architecture, "compute_capability": capability})
     assert latest_figure({(8, 0): "last", (7, 0): "first"}, device) == figure
+
+
+def test_a_card_has_the_memory_slices_of_its_largest_profile() -> None:
+    assert DeviceSpec(**FIGURES).memory_slices == 0
+    profiles = tuple(MigProfile(**each) for each in (PROFILE | {"placements": tuple(range(7))}, WHOLE))
+    assert DeviceSpec(**FIGURES | {"mig_profiles": profiles}).memory_slices == 8

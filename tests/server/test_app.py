@@ -24,6 +24,7 @@ def typed(content_type: str, body: bytes) -> dict[str, object]:
         ("POST", "/v1/predict?batch=8", {"json": {"model": "timm:resnet50"}}, 400, "request.query"),
         ("GET", "/v1/devices?name=A100", {}, 400, "request.query"),
         ("POST", "/v1/predict", {"content": b"x"}, 415, "request.content_type"),
+        ("POST", "/v1/predict", {"json": {}, "headers": {"content-encoding": "gzip"}}, 415, "request.content_encoding"),
         ("POST", "/v1/predict", typed("application/json", b"{"), 400, "request.invalid"),
         ("POST", "/v1/predict", {"json": {"model": "x" * 300_000}}, 413, "request.too_large"),
         ("POST", "/v1/predict", typed("multipart/form-data", b""), 400, "form.invalid"),

@@ -60,7 +60,7 @@ def parse_prices(prices: Mapping[str, float] | None, devices: Sequence[DeviceSpe
 
     Raises:
         UsageError: ``price.invalid`` where one is not a positive number, ``price.unused`` where one is for a device
-            that is not asked about.
+            that is not asked about, ``price.repeated`` where a device has two.
     """
     found: dict[str, float] = {}
     names = {device.name for device in devices}
@@ -69,13 +69,15 @@ def parse_prices(prices: Mapping[str, float] | None, devices: Sequence[DeviceSpe
             raise UsageError(
                 f"A price per hour must be above 0 and finite. Got {quote(price)} for '{given}'.", code="price.invalid"
             )
-        name = given if given in names else _canonical(given)
+        name = _canonical(given, devices)
         if name not in names:
             raise UsageError(
                 f"There is a price for '{given}', but the devices are {', '.join(sorted(names))}.",
                 code="price.unused",
                 cure="Give prices for the devices that are asked about.",
             )
+        if name in found:
+            raise UsageError(f"There are two prices for '{name}'.", code="price.repeated")
         found[name] = float(price)
     return found
 
@@ -90,8 +92,8 @@ def price_per_sample(price: Price | None) -> float:
     return math.inf if price is None else price.per_sample
 
 
-def _canonical(name: str) -> str | None:
+def _canonical(name: str, devices: Sequence[DeviceSpec]) -> str | None:
     try:
-        return find_device(name).name
+        return find_device(name, own=devices).name
     except DippmError:
         return None

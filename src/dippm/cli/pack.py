@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from dippm.api import ModelPacking, PackedGpu
 
 __all__ = ["HELP", "pack"]
+
+_COUNT = re.compile(r"\s*[+-]?\d{1,18}\s*")
+_ANY_NAME = r"[^=]*[^=\s,].*?"
 
 HELP = "Place several models on the MIG slices of as few GPUs as possible."
 
@@ -139,19 +143,23 @@ def _names(asked: list[object]) -> list[str]:
 
 def _parse_replicas(text: str, names: list[str]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for part in text.split(","):
-        # A path may hold "=", a number does not.
-        name, mark, count = (piece.strip() for piece in part.rpartition("="))
-        if not mark and len(names) == 1:
-            name = names[0]
+    if len(names) == 1 and _COUNT.fullmatch(text):
+        text = f"{names[0]}={text}"
+    # A path may hold "=" and commas: a name that is none of the models' ends where a number follows.
+    known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    replicas = re.compile(rf"\s*(?P<name>{known}|{_ANY_NAME})\s*=\s*(?P<count>[+-]?\d{{1,18}})\s*(?:,|$)")
+    place = 0
+    while place < len(text):
+        part = replicas.match(text, place)
+        if part is None:
+            raise _misread(text, names)
+        name = part["name"].strip()
         if name in found:
             raise UsageError(f"The replicas of '{name}' are given twice.", code="pack.replicas")
-        try:
-            found[name] = int(count)
-        except ValueError as exc:
-            raise _misread(text, names) from exc
-        if not name:
-            raise _misread(text, names)
+        found[name] = int(part["count"])
+        place = part.end()
+    if not found:
+        raise _misread(text, names)
     return found
 
 

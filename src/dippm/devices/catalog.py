@@ -61,6 +61,7 @@ _MAX_DEVICE_FILE_BYTES = 1_000_000
 _SUGGESTIONS = 5
 _LONGEST_NAME = 120
 _SEVERAL = "; several devices are a list of names"
+_SEPARATORS = frozenset(",@")
 _SLICE_ALONE = re.compile(r"(?:mig\s+)?\d+g\.\S*", re.IGNORECASE)
 
 
@@ -137,7 +138,7 @@ def slice_device(parent: DeviceSpec, profile_name: str) -> DeviceSpec:
             code="device.mig_profile",
             cure="Name one of these as PROFILE@DEVICE, or the whole card.",
         )
-    total_slices = max(each.memory_slices for each in parent.mig_profiles)
+    total_slices = parent.memory_slices
     l2_slices = profile.memory_slices if profile.l2_slices is None else profile.l2_slices
     sm_share = profile.sm_count / parent.sm_count
     by_memory, by_l2 = (
@@ -216,6 +217,13 @@ def load_device_file(path: str | Path) -> DeviceSpec:
     aliases = _expect(where, table, "aliases", list, [])
     _expect_texts(where, "name", [table["name"]])
     _expect_texts(where, "architecture", [table["architecture"]])
+    for name in (table["name"], *(profile["name"] for profile in profiles)):
+        if not _SEPARATORS.isdisjoint(name):
+            raise UsageError(
+                f"{where}: the name {name!r} must be without ',' and '@', which part names of devices from each other "
+                "and slices from their cards.",
+                code="device_file.value",
+            )
     _expect_texts(where, "aliases", aliases)
     _expect_texts(where, "sources", sources.values())
     return _make_spec(table, peaks=peaks, profiles=profiles, sources=sources)

@@ -197,6 +197,11 @@ class DeviceSpec:
             must = f"{lowest:.3g} to {highest:.3g} TFLOP/s (SMs x lanes x 2 x boost clock, within a factor of two)"
             raise _bad_value(where, "peak_tflops.fp32", self.peak_tflops["fp32"], must)
 
+    @property
+    def memory_slices(self) -> int:
+        """Memory slices of the card, which its largest MIG profile takes; 0 where it has none."""
+        return max((profile.memory_slices for profile in self.mig_profiles), default=0)
+
     def _check_mig(self, where: str) -> None:
         order = [(profile.memory_mb, profile.compute_slices) for profile in self.mig_profiles]
         if order != sorted(order):
@@ -205,11 +210,21 @@ class DeviceSpec:
         names = [profile.name for profile in self.mig_profiles]
         if len(set(names)) != len(names):
             raise _bad_value(where, "mig_profiles", names, "without repeats")
+        of_card = {key: max((getattr(each, key) for each in self.mig_profiles), default=0) for key in _SLICES}
         for profile in self.mig_profiles:
             if profile.sm_count > self.sm_count or profile.memory_mb > self.memory_mb:
                 got = f"{profile.sm_count} SMs and {profile.memory_mb:g} MiB"
                 must = f"within the card's {self.sm_count} SMs and {self.memory_mb:g} MiB"
                 raise _bad_value(where, f"mig_profiles '{profile.name}'", got, must)
+            for key, total in of_card.items():
+                if profile.max_instances * getattr(profile, key) > total:
+                    kind = key.replace("_", " ")
+                    got = f"{profile.max_instances} instances of {getattr(profile, key)} {kind}"
+                    must = f"within the {total} {kind} of the largest profile; name one that takes the whole card too"
+                    raise _bad_value(where, f"mig_profiles '{profile.name}'", got, must)
+            if profile.placements and profile.placements[-1] + profile.memory_slices > of_card["memory_slices"]:
+                must = f"places where {profile.memory_slices} of {of_card['memory_slices']} memory slices still follow"
+                raise _bad_value(where, f"mig_profiles '{profile.name}', placements", profile.placements, must)
 
     @property
     def capacity_mb(self) -> float:
@@ -239,6 +254,8 @@ def latest_figure(figures: Mapping[tuple[int, int], _Figure], device: DeviceSpec
 
 
 _WHOLE_FIELDS = frozenset({"sm_count", "fp32_lanes_per_sm"})
+# What a card has of which its MIG profiles each take some.
+_SLICES = ("memory_slices", "compute_slices")
 
 
 def _check_number(

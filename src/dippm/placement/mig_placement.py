@@ -68,7 +68,7 @@ class MigCard:
     @property
     def memory_slices(self) -> int:
         """Memory slices of the card; 1 where it has no MIG."""
-        return max((profile.memory_slices for profile in self._profiles.values()), default=1)
+        return self.device.memory_slices or 1
 
     def compute_slices(self, profile: str | None = None) -> int:
         """Compute slices that a profile takes; the whole card takes those of its largest one, 7 where it has none."""

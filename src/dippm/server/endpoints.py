@@ -10,6 +10,7 @@ from http import HTTPStatus
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dippm.errors import quote
 from dippm.server.errors import ServiceError
 from dippm.server.forms import LARGEST_OPTIONS, read_form
 from dippm.server.jobs import Job, Reply, Verb
@@ -59,6 +60,14 @@ class Answerer:
             ServiceError: Whatever keeps it from being answered.
         """
         refuse_query(request)
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in {"", "identity"}:
+            raise ServiceError(
+                f"A body that is encoded as {quote(encoding)} is not taken.",
+                code="request.content_encoding",
+                status=415,
+                cure="Send it as it is.",
+            )
         content_type = request.headers.get("content-type", "")
         kind = content_type.partition(";")[0].strip().lower()
         if kind == _JSON:
