@@ -49,12 +49,35 @@ def test_several_by_position() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["3,-1", "0", "a,b", "x", ",", "3,,4", "3,4,,", 7.5, (3, True), "9" * 30, [None], {"x": 1.5j}, [1.5]]
+    "given",
+    [
+        "3,-1",
+        "0",
+        (3, 0, 224),
+        [(0,), "3,0"],
+        "a,b",
+        "x",
+        ",",
+        "3,,4",
+        "3,4,,",
+        7.5,
+        (3, True),
+        "9" * 30,
+        [None],
+        {"x": 1.5j},
+        [1.5],
+    ],
 )
 def test_what_is_no_shape_is_refused(given: object) -> None:
     with pytest.raises(UsageError) as caught:
         parse_input_shapes(given)
     assert caught.value.code == "input.invalid"
+
+
+def test_an_input_beside_others_may_be_empty() -> None:
+    assert [entry.shape for entry in parse_input_shapes([(3, 4), "0,4"]).positional] == [(3, 4), (0, 4)]
+    assert parse_input_shapes({"past": (0, 64)}).named == {"past": InputEntry(shape=(0, 64))}
+    assert parse_input_shapes(["x=3", "past=0,64"]) == parse_input_shapes({"x": (3,), "past": (0, 64)})
 
 
 def test_an_unknown_element_type_is_named() -> None:

@@ -140,9 +140,9 @@ def parse_input_shapes(given: object) -> InputShapes:
             dicts, lists, tuples, named tuples and dataclasses of all these, nested.
 
     Raises:
-        UsageError: ``input.invalid`` where the value is none of these or a size is not a positive integer;
-            ``input.mixed`` where some texts have a name and some have none, ``input.repeated`` where a name comes
-            twice.
+        UsageError: ``input.invalid`` where the value is none of these, a size is no integer of 0 or more, or all inputs
+            by position are empty; ``input.mixed`` where some texts have a name and some have none, ``input.repeated``
+            where a name comes twice.
     """
     if given is None:
         return InputShapes()
@@ -161,11 +161,18 @@ def parse_input_shapes(given: object) -> InputShapes:
         given = list(given)
     if isinstance(given, list) and not all(isinstance(size, int) for size in given):
         if not any(_is_structured(value) for value in given):
-            return InputShapes(positional=tuple(_parse_entry(value) for value in given))
+            return InputShapes(positional=_filled([_parse_entry(value) for value in given], given=given))
         entries = {}
         parts = tuple(_parse_part(value, entries, path=f"input_{place}") for place, value in enumerate(given))
         return InputShapes(named=entries, structure=CallStructure(positional=parts))
-    return InputShapes(positional=(_parse_entry(given),))
+    return InputShapes(positional=_filled([_parse_entry(given)], given=given))
+
+
+def _filled(entries: Sequence[InputEntry], *, given: object) -> tuple[InputEntry, ...]:
+    """The entries, of which one at least must have elements: a cache of earlier steps may be empty, a call may not."""
+    if entries and all(0 in entry.shape for entry in entries):
+        raise _invalid(given)
+    return tuple(entries)
 
 
 def _by_name(texts: Sequence[str]) -> dict[str, str]:
@@ -400,8 +407,8 @@ def _parse_sizes(parts: Sequence[object], *, given: object) -> tuple[int, ...]:
         if isinstance(part, str) and part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS:
             size = int(part)
         else:
-            size = part if isinstance(part, int) and not isinstance(part, bool) else 0
-        if not 0 < size < _TOO_LARGE:
+            size = part if isinstance(part, int) and not isinstance(part, bool) else -1
+        if not 0 <= size < _TOO_LARGE:
             raise _invalid(given)
         sizes.append(size)
     return tuple(sizes)
@@ -426,8 +433,8 @@ def _parse_dtype(given: object) -> DType:
 
 def _invalid(given: object) -> UsageError:
     return UsageError(
-        "An input shape must be positive sizes of one sample without the batch, such as 3,224,224. Got "
-        f"{quote(given)}.",
+        "An input shape must be sizes of one sample without the batch, such as 3,224,224; only beside others may one "
+        f"be empty. Got {quote(given)}.",
         code="input.invalid",
         cure="Name inputs as name=3,224,224, add an element type as 384:int64, and write what is no tensor as "
         "name==0.5 (in Python {'name': 0.5}).",

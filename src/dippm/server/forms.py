@@ -44,7 +44,7 @@ async def read_form(content_type: str, chunks: AsyncIterator[bytes], incoming: I
             await form.drain()
         parser.finalize()
     except FormParserError as exc:
-        raise _invalid("it is no multipart/form-data") from exc
+        raise _invalid(f"it is no multipart/form-data that can be read ({exc})") from exc
     if not form.is_complete:
         raise _invalid("its end is missing")
     if incoming.path is None:

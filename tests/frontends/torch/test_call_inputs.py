@@ -132,6 +132,29 @@ def test_an_exported_program_keeps_its_inputs(tmp_path: Path, is_dynamic: bool) 
     assert _kinds(graph) == _kinds(own) == _kinds(dippm.load(tmp_path / "model.pt2", input=given))
 
 
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_what_earlier_steps_left_may_be_empty(mode: str) -> None:
+    class Cached(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
+            old = self.linear(past).softmax(-1)
+            keys = torch.cat([old, self.linear(x)], 1)[:, None]
+            return torch.nn.functional.scaled_dot_product_attention(keys, keys, keys)
+
+    first, later = (
+        dippm.predict(Cached(), input={"x": (8, 16), "past": (past, 16)}, batch=2, device="A100", mode=mode)
+        for past in (0, 4)
+    )
+    passes = 3 if mode == "training" else 1
+    assert first.macs >= passes * 2 * 8 * (16 * 16 + 2 * 8 * 16) * 0.9
+    assert first.macs < later.macs
+    assert first.latency_ms <= later.latency_ms
+    assert not any(warning for warning in first.warnings if "rule" in warning)
+
+
 def test_a_module_that_takes_nothing_needs_no_shapes() -> None:
     class Product(torch.nn.Module):
         def __init__(self) -> None:
