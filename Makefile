@@ -73,10 +73,10 @@ $(VENV)/.core: $(INSTALLED) | $(BIN)/python
 # torchvision, timm, transformers and diffusers are installed without what they ask for: torchvision pins the torch that
 # it was built with, and would replace the one pinned here; the few packages that they really need stand in the file.
 # 25,000 files are compiled at the end, on all cores at once: pip compiles them one after another, which takes a minute
-# longer. Some of them are templates, which no Python reads.
+# longer. Some of them are templates, which no Python reads, and tests, which nothing here does.
 $(VENV)/.test: $(INSTALLED) constraints-test.txt requirements-test.txt | $(BIN)/python
 	$(PIP) install --quiet --no-compile --constraint constraints-test.txt --editable '.[dev,torch,tensorflow,paddle,train,measure,postgresql,serve,sweep,explore,ray]' \
 	  --requirement requirements-test.txt
 	$(PIP) install --quiet --no-compile --constraint constraints-test.txt --no-deps torchvision timm transformers diffusers
-	$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true
+	$(BIN)/python -W ignore -m compileall -qq -j 0 -x '/(tests?|rllib)/' $(VENV)/lib || true
 	@touch $@ $(VENV)/.core
