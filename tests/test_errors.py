@@ -52,3 +52,15 @@ def test_a_value_is_quoted_whatever_it_is() -> None:
     assert len(errors.quote("a" * 10_000)) < 300
     for value, name in ((10**5000, "int"), ((1, 10**5000), "tuple"), (_Unwritable(), "_Unwritable")):
         assert errors.quote(value) == f"a value of type {name} that cannot be written out"
+
+
+def test_a_chain_of_errors_has_each_of_them_once() -> None:
+    first, second, third = OSError("first"), ValueError("second"), KeyError("third")
+    third.__cause__, second.__context__ = second, first
+    assert list(errors.error_chain(third)) == [third, second, first]
+    # As `raise first from third` and `raise error from error` leave them.
+    first.__cause__ = third
+    assert list(errors.error_chain(third)) == [third, second, first]
+    first.__cause__ = first
+    assert list(errors.error_chain(first)) == [first]
+    assert list(errors.error_chain(None)) == []

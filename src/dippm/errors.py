@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copyreg
 import errno
+from collections.abc import Iterator
 
 __all__ = [
     "FULL_DISK_ERRORS",
@@ -22,6 +23,7 @@ __all__ = [
     "ModelReadError",
     "UnsupportedError",
     "UsageError",
+    "error_chain",
     "quote",
 ]
 
@@ -39,6 +41,15 @@ def quote(value: object) -> str:
     except Exception:  # noqa: BLE001 - whole numbers of thousands of digits raise, and so may any class of a caller
         text = f"a value of type {type(value).__name__} that cannot be written out"
     return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
+
+
+def error_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that it came from, each once: errors may come from each other, or one from itself."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class DippmError(Exception):

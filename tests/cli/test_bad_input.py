@@ -36,6 +36,26 @@ def make_proto(nodes: list[onnx.NodeProto] | None = None, *, batch: object = "ba
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.parametrize("batch", ["batch", 1])
+@pytest.mark.timeout(20)
+def test_operators_that_do_not_fit_together_are_told_at_once(
+    batch: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error once came from itself, and who followed where it came from never arrived."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "bad",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [helper.make_tensor("w", TensorProto.FLOAT, [5, 3], [0.0] * 15)],
+    )
+    path = tmp_path / "bad.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    for command in ("predict", "inspect", "fits"):
+        assert main([command, str(path)]) == 3
+        assert "The MatMul node that makes 'y' cannot run" in capsys.readouterr().err
+
+
 @pytest.fixture
 def net(tmp_path: Path) -> Path:
     path = tmp_path / "net.onnx"

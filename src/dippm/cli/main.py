@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 
 from dippm.cli.output import print_error
-from dippm.errors import DippmError
+from dippm.errors import DippmError, error_chain
 
 __all__ = ["STATUS_INTERRUPTED", "STATUS_TERMINATED", "main"]
 
@@ -92,12 +92,7 @@ def _run_and_report(words: list[str], *, as_json: bool, is_debug: bool) -> int:
 
 def _is_of_interrupt(exc: BaseException) -> bool:
     """Whether an interrupt is behind an error: compiled modules that are being imported make an ImportError of it."""
-    seen: BaseException | None = exc
-    while seen is not None:
-        if isinstance(seen, KeyboardInterrupt):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
+    return any(isinstance(each, KeyboardInterrupt) for each in error_chain(exc))
 
 
 def _run(words: list[str]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dippm.errors import UnsupportedError, UsageError, quote
+from dippm.errors import UnsupportedError, UsageError, error_chain, quote
 from dippm.graph import DType
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def build_failed(name: str, error: Exception, options: Mapping[str, Any] | None 
     # A line that ends so says no more than where.
     cause = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
     cause = re.sub(r"\s+", " ", cause)[:_LONGEST].rstrip(" .:")
-    if any(type(link).__name__ in _HUB_ERRORS for link in _chain(error)):
+    if any(type(link).__name__ in _HUB_ERRORS for link in error_chain(error)):
         # The library's advice is to let it ask.
         cause = "it asks a hub for a part of the model, and nothing is downloaded"
     given = ", ".join(f"{option}={value!r}" for option, value in (options or {}).items())
@@ -208,13 +208,6 @@ def _cure(name: str, error: Exception, *, has_options: bool, is_described: bool)
             "or build the module yourself and give it to dippm.predict."
         )
     return "Build the module yourself and give it to dippm.predict, or give a file."
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that it came from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def unknown(prefix: str, model: str, names: Iterable[str]) -> UnsupportedError:

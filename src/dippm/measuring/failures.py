@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
 
 import torch
+
+from dippm.errors import error_chain
 
 __all__ = ["describe", "is_out_of_memory"]
 
@@ -36,7 +37,7 @@ def describe(error: BaseException) -> str:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception, or one that it arose from, says that memory ran out, on the device or on the host."""
-    for link in _chain(error):
+    for link in error_chain(error):
         if isinstance(link, MemoryError | torch.OutOfMemoryError):
             return True
         if isinstance(link, OSError) and link.errno == errno.ENOMEM:
@@ -45,11 +46,3 @@ def is_out_of_memory(error: BaseException) -> bool:
         if any(sign in text for sign in _OUT_OF_MEMORY) or all(sign in text for sign in _FAILED_REPORT):
             return True
     return False
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__

@@ -232,7 +232,10 @@ def _read_open_at_one_batch(
     sizes = _written_sizes(program) if is_shape_wrong else []
     traced = next((size for size in sizes if _runs_at(program, plan, size)), None)
     if traced is None:
-        raise _explain(cause, plan) from cause
+        blamed = _blame_shapes(cause, plan)
+        if blamed is None:
+            raise cause
+        raise blamed from cause
     told = f"The file declares its batch open, but holds batch {traced}, which it was exported at,"
     return _read_fixed(program, plan, name, traced, batch_hint, told=told)
 
@@ -421,13 +424,16 @@ def _explained(plan: InputPlan, run: Callable[[], Result]) -> Result:
     try:
         return run()
     except ModelReadError as exc:
-        raise _explain(exc, plan) from exc
+        blamed = _blame_shapes(exc, plan)
+        if blamed is None:
+            raise
+        raise blamed from exc
 
 
-def _explain(error: DippmError, plan: InputPlan) -> DippmError:
-    """Blame the caller's shapes where they differ from the file's."""
+def _blame_shapes(error: DippmError, plan: InputPlan) -> UsageError | None:
+    """The error of the caller's shapes where they differ from the file's, else None."""
     if not plan.conflicts or not isinstance(error, ModelReadError):
-        return error
+        return None
     return UsageError(
         f"The model cannot run on the given input shapes: {'; '.join(plan.conflicts[:4])}. {error}",
         code="input.shape_conflict",
