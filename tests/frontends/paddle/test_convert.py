@@ -159,6 +159,22 @@ def test_a_softplus(paddle: Any, save: Callable[..., Path], beta: float) -> None
     assert kinds(dippm.load(save(layer, 4))) == ["linear", "softplus"]
 
 
+@pytest.mark.parametrize("reduce", ["mean", "max", "sum", "std"])
+def test_a_reduction_of_a_whole_tensor(paddle: Any, save: Callable[..., Path], reduce: str) -> None:
+    class Reducing(paddle.nn.Layer):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = paddle.nn.Linear(4, 6)
+
+        def forward(self, x: Any) -> Any:
+            made = self.linear(x)
+            return made - getattr(made, reduce)()
+
+    graph = dippm.load(save(Reducing(), 4))
+    assert "reduce" in kinds(graph)
+    assert [dim.at(3) for dim in graph.tensors[graph.outputs[0]].shape] == [3, 6]
+
+
 @pytest.mark.parametrize("is_masked", [False, True])
 def test_a_deformable_convolution(paddle: Any, save: Callable[..., Path], is_masked: bool) -> None:
     class Deformed(paddle.nn.Layer):  # type: ignore[name-defined, misc]

@@ -136,6 +136,34 @@ def test_a_softplus_has_the_values_that_the_converter_asks_for() -> None:
     assert json.loads(changed) == program("0.a_f32", 1.0)
 
 
+def _program_of_a_reduction(name: str, axes: list[int], *, rank: int = 3) -> dict[str, Any]:
+    def made(number: int, *shape: int) -> dict[str, Any]:
+        return {"%": number, "TT": {"#": "0.t_dtensor", "D": [{"#": "0.t_f32"}, list(shape), "NCHW", [], 0]}}
+
+    values = [{"#": "0.a_i64", "D": axis} for axis in axes]
+    maker = {
+        "#": "1.full_int_array",
+        "A": [{"N": "value", "AT": {"#": "0.a_array", "D": values}}],
+        "I": [],
+        "O": [made(2, len(axes))],
+    }
+    weight = {"#": "p", "A": [0, 1, 1, "w"], "O": made(1, *range(rank))}
+    reduction = {"#": f"1.{name}", "A": [], "I": [{"%": 1}, {"%": 2}], "O": [made(3)]}
+    return {"program": {"regions": [{"blocks": [{"ops": [weight, maker, reduction]}]}]}}
+
+
+@pytest.mark.parametrize("name", ["mean", "max"])
+def test_a_reduction_of_all_axes_names_them(name: str) -> None:
+    def read(program: dict[str, Any]) -> dict[str, Any]:
+        changed: dict[str, Any] = json.loads(worker._as_converter_reads(json.dumps(program).encode()))
+        return changed
+
+    assert read(_program_of_a_reduction(name, [])) == _program_of_a_reduction(name, [0, 1, 2])
+    assert read(_program_of_a_reduction(name, [1])) == _program_of_a_reduction(name, [1])
+    # Of other operators an empty list is what it says: a shape without dimensions.
+    assert read(_program_of_a_reduction("reshape", [])) == _program_of_a_reduction("reshape", [])
+
+
 @pytest.mark.parametrize(("mask", "becomes"), [(0, 7), (8, 8)], ids=["none", "given"])
 def test_a_deformable_convolution_without_a_mask_gets_its_offsets_for_one(mask: int, becomes: int) -> None:
     def program(last: int) -> dict[str, Any]:

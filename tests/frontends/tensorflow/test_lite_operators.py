@@ -33,6 +33,12 @@ for name, kinds in (("plain", None), ("half", [tf.float16])):
         converter.target_spec.supported_types = kinds
     with open(rf"{folder}/{{name}}.tflite", "wb") as file:
         file.write(converter.convert())
+rows = keras.Input((3, 8))
+recurrent = keras.Model(rows, layers.Dense(2)(layers.LSTM(4)(rows)))
+called = tf.function(lambda given: recurrent(given), input_signature=[tf.TensorSpec((1, 3, 8))])
+converter = tf.lite.TFLiteConverter.from_concrete_functions([called.get_concrete_function()], recurrent)
+with open(r"{folder}/looped.tflite", "wb") as file:
+    file.write(converter.convert())
 print(json.dumps("done"))
 """
 
@@ -84,6 +90,10 @@ def test_a_transformer_is_what_it_was_made_from(run_beside_tensorflow: Callable[
         weights = {tensor.dtype for tensor in graph.tensors if tensor.role is TensorRole.PARAMETER}
         assert weights == {DType.FLOAT32}
     assert graphs["half"].parameter_count == graphs["plain"].parameter_count
+    # Weights of a loop are variables, whose handles are handed into it.
+    looped = dippm.load(tmp_path / "looped.tflite")
+    assert looped.unsupported_ops == {}
+    assert dippm.predict(looped, device="A100").macs == 3 * 4 * 4 * (8 + 4) + 4 * 2
 
 
 def test_a_variable_is_stored_once(run_beside_tensorflow: Callable[[str], Any]) -> None:

@@ -38,6 +38,8 @@ _LISTED_AS = {
     "prod": "reduce_prod", "remainder": "elementwise_mod", "repeat_interleave_with_tensor_index": "repeat_interleave",
     "subtract": "elementwise_sub", "topk": "top_k_v2", "unsqueeze": "unsqueeze2",
 }  # fmt: skip
+# Operators that reduce the axes that another operator names.
+_REDUCTIONS = frozenset({"all", "any", "amax", "amin", "max", "mean", "min", "prod", "sum"})
 _SOFTPLUS = {"beta": 1.0, "threshold": 20.0}
 # Inputs of a deformable convolution in a program, of which an absent one has the number of no value; and in ONNX.
 _OFFSETS, _MASK, _NO_VALUE = 1, 3, 0
@@ -119,16 +121,20 @@ def _as_converter_reads(program: bytes) -> bytes:
 
     Scales of interpolations have 32 bits, where Paddle writes 64. A softplus has the values that the converter asks
     for, as its work does not depend on them. A deformable convolution without a mask, for which the converter ends, has
-    its offsets in the mask's place, and ``_drop_stand_ins`` takes them out again.
+    its offsets in the mask's place, and ``_drop_stand_ins`` takes them out again. A mean of a whole tensor names all of
+    its axes, where Paddle names none.
     """
-    if not any(name in program for name in (b"_interp", b"softplus", b"deformable_conv")):
+    if not any(name in program for name in (b"_interp", b"softplus", b"deformable_conv", b"full_int_array")):
         return program
     described = json.loads(program)
-    pending = list(described["program"]["regions"])
-    while pending:
-        item = pending.pop()
-        for part in ("regions", "blocks", "ops"):
-            pending.extend(item.get(part, ()))
+    operators = list(_described_operators(described["program"]))
+    # Parameters are written apart, with one result that is in no list.
+    made = {
+        result["%"]: (item, result["TT"])
+        for item in operators
+        for result in ([item["O"]] if isinstance(item.get("O"), dict) else item.get("O", ()))
+    }
+    for item in operators:
         name = str(item.get("#", "")).rpartition(".")[2]
         if name.endswith("_interp"):
             for number in _attribute(item, "scale").get("D", ()):
@@ -138,7 +144,28 @@ def _as_converter_reads(program: bytes) -> bytes:
                 _attribute(item, attribute).update({"#": "0.a_f32", "D": value})
         elif name == "deformable_conv" and item["I"][_MASK]["%"] == _NO_VALUE:
             item["I"][_MASK] = dict(item["I"][_OFFSETS])
+        elif name in _REDUCTIONS and len(item["I"]) > 1:
+            _name_all_axes(*(made.get(read["%"]) for read in item["I"][:2]))
     return json.dumps(described).encode()
+
+
+def _described_operators(program: Any) -> Iterator[Any]:
+    pending = [program]
+    while pending:
+        item = pending.pop()
+        for part in ("regions", "blocks", "ops"):
+            pending.extend(item.get(part, ()))
+        yield item
+
+
+def _name_all_axes(data: tuple[Any, Any] | None, axes: tuple[Any, Any] | None) -> None:
+    """Let an empty list of axes name all of a tensor's; each is an operator and the type of what it makes."""
+    if data is None or axes is None or not axes[0]["#"].endswith("full_int_array"):
+        return
+    named, shape = _attribute(axes[0], "value"), data[1]["D"][1]
+    if not named["D"]:
+        named["D"] = [{"#": "0.a_i64", "D": axis} for axis in range(len(shape))]
+        axes[1]["D"][1] = [len(shape)]
 
 
 def _attribute(operator: Any, name: str) -> Any:

@@ -41,6 +41,22 @@ def _write_variable(graph: Any, node: Any, _name: str, _args: object) -> None:
     _replace(graph, node, stored)
 
 
+def _write_handle(graph: Any, node: Any, _name: str, _args: object) -> None:
+    """``VAR_HANDLE``: which variable is meant, which is a number to nobody and is handed into loops."""
+    helper, numpy_helper = (import_module(f"onnx.{name}") for name in ("helper", "numpy_helper"))
+    number = numpy_helper.from_array(import_module("numpy").zeros((), "int32"))
+    graph.remove_node(node.name)
+    graph.make_node(
+        "Constant",
+        [],
+        name=node.name,
+        outputs=node.output,
+        attr={"value": number},
+        dtypes=[helper.TensorProto.INT32],
+        shapes=[[]],
+    )
+
+
 def _write_gelu(graph: Any, node: Any, _name: str, _args: object) -> None:
     """``GELU``, exact or by a tangent."""
     x, kind, shape = node.input[0], graph.get_dtype(node.input[0]), graph.get_shape(node.output[0])
@@ -77,5 +93,6 @@ LITE_HANDLERS: Mapping[str, tuple[Callable[[Any, Any, str, object], None], list[
     {
         "TFL_GELU": (_write_gelu, []),
         "TFL_READ_VARIABLE": (_write_variable, []),
+        "TFL_VAR_HANDLE": (_write_handle, []),
     }
 )
