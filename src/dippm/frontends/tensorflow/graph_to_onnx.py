@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dippm.errors import UnsupportedError
+from dippm.frontends.tensorflow.counting import COUNTING_HANDLERS
 from dippm.frontends.tensorflow.fourier import FOURIER_HANDLERS
 from dippm.frontends.tensorflow.function_calls import inline_calls
 from dippm.frontends.tensorflow.graph_rewrites import find_cast_weights, node_name, rewrite_graph
@@ -36,7 +37,7 @@ __all__ = ["convert_frozen", "convert_tflite"]
 _OPSET = 17
 _OPTIMIZERS = ("optimize_transpose", "remove_redundant_upsample", "loop_optimizer", "reshape_optimizer",
                "remove_identity")  # fmt: skip
-_HANDLERS = {**FOURIER_HANDLERS, **LITE_HANDLERS}
+_HANDLERS = {**COUNTING_HANDLERS, **FOURIER_HANDLERS, **LITE_HANDLERS}
 _BRANCHING = frozenset({"If", "StatelessIf"})
 _WRITTEN_SHAPES = "_output_shapes"
 _EXTERNAL = 1
