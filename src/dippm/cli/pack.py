@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["HELP", "pack"]
 
 _COUNT = re.compile(r"\s*[+-]?\d{1,18}\s*")
-_ANY_NAME = r"[^=]*[^=\s,].*?"
+_ANY_NAME = r"[^=\s,].*?"
 
 HELP = "Place several models on the MIG slices of as few GPUs as possible."
 

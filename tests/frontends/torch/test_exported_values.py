@@ -57,7 +57,10 @@ def _saved(program: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(path: Path) -> dict[str, torch.Tensor]:
     with open_archive(path) as archive:
-        return stored_values(EntryReader(archive))
+        reader = EntryReader(archive)
+        return stored_values(
+            reader, [each for kind in ("weights", "constants") for each in stored_tensors(reader, kind)]
+        )
 
 
 def changed(path: Path, target: Path, change: Callable[[str, bytes], bytes | None]) -> Path:

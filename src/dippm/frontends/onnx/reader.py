@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import nan
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
@@ -232,10 +232,7 @@ def _read_open_at_one_batch(
     sizes = _written_sizes(program) if is_shape_wrong else []
     traced = next((size for size in sizes if _runs_at(program, plan, size)), None)
     if traced is None:
-        blamed = _blame_shapes(cause, plan)
-        if blamed is None:
-            raise cause
-        raise blamed from cause
+        _raise_or_blame_shapes(cause, plan)
     told = f"The file declares its batch open, but holds batch {traced}, which it was exported at,"
     return _read_fixed(program, plan, name, traced, batch_hint, told=told)
 
@@ -424,18 +421,15 @@ def _explained(plan: InputPlan, run: Callable[[], Result]) -> Result:
     try:
         return run()
     except ModelReadError as exc:
-        blamed = _blame_shapes(exc, plan)
-        if blamed is None:
-            raise
-        raise blamed from exc
+        _raise_or_blame_shapes(exc, plan)
 
 
-def _blame_shapes(error: DippmError, plan: InputPlan) -> UsageError | None:
-    """The error of the caller's shapes where they differ from the file's, else None."""
+def _raise_or_blame_shapes(error: DippmError, plan: InputPlan) -> NoReturn:
+    """Raise an error, as one of the caller's shapes where they differ from the file's."""
     if not plan.conflicts or not isinstance(error, ModelReadError):
-        return None
-    return UsageError(
+        raise error
+    raise UsageError(
         f"The model cannot run on the given input shapes: {'; '.join(plan.conflicts[:4])}. {error}",
         code="input.shape_conflict",
         cure="Give shapes that the model accepts, or leave them out where the file fixes them.",
-    )
+    ) from error

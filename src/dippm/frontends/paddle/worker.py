@@ -133,6 +133,7 @@ def _as_converter_reads(program: bytes) -> bytes:
         result["%"]: (item, result["TT"])
         for item in operators
         for result in ([item["O"]] if isinstance(item.get("O"), dict) else item.get("O", ()))
+        if "TT" in result
     }
     for item in operators:
         name = str(item.get("#", "")).rpartition(".")[2]

@@ -83,9 +83,10 @@ def read_exported_file(
         raise ModelReadError(f"'{path}' holds no exported program.", code="torch.export_invalid")
     try:
         program = json.loads(reader.read(entry))
-        weights = {name: payload for name, _, payload in stored_tensors(reader, "weights")}
+        stored = list(stored_tensors(reader, "weights"))
+        weights = {name: payload for name, _, payload in stored}
         shared = _shared_weights(weights)
-        values = stored_values(reader)
+        values = stored_values(reader, [*stored, *stored_tensors(reader, "constants")])
     except _ERRORS_OF_DAMAGE as exc:
         raise _damaged(str(path), exc) from exc
     return read_program(

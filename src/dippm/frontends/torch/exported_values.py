@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -35,30 +35,36 @@ def stored_tensors(reader: EntryReader, kind: str) -> Iterator[tuple[str, str, M
                 yield name, f"{folder}/{payload['path_name']}", payload
 
 
-def stored_values(reader: EntryReader) -> dict[str, torch.Tensor]:
-    """Values of the small tensors of an archive, by name; the formats of other machines are left alone."""
+def stored_values(
+    reader: EntryReader, tensors: Iterable[tuple[str, str, Mapping[str, Any]]]
+) -> dict[str, torch.Tensor]:
+    """Values of the small tensors of an archive, by name; the formats of other machines are left alone.
+
+    Args:
+        reader: The archive.
+        tensors: What :func:`stored_tensors` says of them.
+    """
     present = set(reader.names)
     order = next((name for name in present if name.rpartition("/")[2] == "byteorder"), None)
     if order is None or reader.read(order) != b"little":
         return {}
     found = {}
-    for kind in ("constants", "weights"):
-        for name, entry, payload in stored_tensors(reader, kind):
-            meta = payload.get("tensor_meta")
-            if meta is None or payload.get("is_param") or payload.get("use_pickle") or entry not in present:
-                continue
-            dtype = exported_dtype(meta["dtype"])
-            sizes, strides = ([item.get("as_int") for item in meta[key]] for key in ("sizes", "strides"))
-            offset = meta["storage_offset"].get("as_int")
-            if dtype is None or None in (places := (*sizes, *strides, offset)) or min(places) < 0:
-                continue
-            if not _is_kept(dtype, sizes):
-                continue
-            content = reader.read(entry) if reader.size(entry) <= _LARGEST_BYTES else b""
-            needed = offset + 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-            if len(content) % dtype.itemsize == 0 and needed * dtype.itemsize <= len(content):
-                memory = torch.frombuffer(bytearray(content), dtype=dtype)
-                found[name] = memory.as_strided(sizes, strides, offset).clone()
+    for name, entry, payload in tensors:
+        meta = payload.get("tensor_meta")
+        if meta is None or payload.get("is_param") or payload.get("use_pickle") or entry not in present:
+            continue
+        dtype = exported_dtype(meta["dtype"])
+        sizes, strides = ([item.get("as_int") for item in meta[key]] for key in ("sizes", "strides"))
+        offset = meta["storage_offset"].get("as_int")
+        if dtype is None or None in (places := (*sizes, *strides, offset)) or min(places) < 0:
+            continue
+        if not _is_kept(dtype, sizes):
+            continue
+        content = reader.read(entry) if reader.size(entry) <= _LARGEST_BYTES else b""
+        needed = offset + 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        if len(content) % dtype.itemsize == 0 and needed * dtype.itemsize <= len(content):
+            memory = torch.frombuffer(bytearray(content), dtype=dtype)
+            found[name] = memory.as_strided(sizes, strides, offset).clone()
     return found
 
 

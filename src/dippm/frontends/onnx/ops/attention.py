@@ -34,7 +34,7 @@ def merge_heads(call: Call, x: Value) -> Value:
     return call.view(turned, (batch, length, heads * size), "reshape")
 
 
-def check_heads(q: Value, k: Value, v: Value) -> None:
+def _check_heads(q: Value, k: Value, v: Value) -> None:
     """Refuse queries, keys and values that do not fit together."""
     if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
         raise ShapeError("its query, key and value must have four dimensions")
@@ -44,7 +44,7 @@ def check_heads(q: Value, k: Value, v: Value) -> None:
 
 def attend(call: Call, q: Value, k: Value, v: Value, mask: Value | None = None, *, is_causal: bool = False) -> Value:
     """softmax(q k^T) v over heads of shape [batch, heads, length, size]."""
-    check_heads(q, k, v)
+    _check_heads(q, k, v)
     shape = (*q.shape[:3], v.shape[3])
     # Queries with a past see all of it: hardly anything lies above their diagonal.
     is_causal = is_causal and k.shape[2] <= q.shape[2]
@@ -74,7 +74,7 @@ def _repeat_heads(call: Call, q: Value, x: Value) -> Value:
     return call.emit(OpKind.COPY, [x], (x.shape[0], q.shape[1], *x.shape[2:]), x.dtype, function="repeat")
 
 
-def attend_in_steps(
+def _attend_in_steps(
     call: Call, q: Value, k: Value, v: Value, mask: Value | None = None, *, is_causal: bool = False, cap: float = 0.0
 ) -> list[Value]:
     """What :func:`attend` makes where a kernel of attention cannot: each step on its own, as PyTorch runs it eagerly.
@@ -82,7 +82,7 @@ def attend_in_steps(
     Returns:
         The result, then the products of queries and keys, the same with the mask, held within the cap, and as shares.
     """
-    check_heads(q, k, v)
+    _check_heads(q, k, v)
     k, v = _repeat_heads(call, q, k), _repeat_heads(call, q, v)
     q = call.emit(OpKind.MUL, [q], q.shape, q.dtype, scalar=call.float_attribute("scale", 1.0))
     shape = (*q.shape[:3], k.shape[2])
@@ -112,7 +112,7 @@ def attention(call: Call) -> list[Value]:
     is_causal, cap = bool(call.int_attribute("is_causal")), call.float_attribute("softcap")
     gives_scores = len(call.op.outputs) > 3 and call.op.outputs[3] != ABSENT
     if gives_scores or cap > 0.0:
-        result, *steps = attend_in_steps(call, q, k, v, call.optional(3), is_causal=is_causal, cap=cap)
+        result, *steps = _attend_in_steps(call, q, k, v, call.optional(3), is_causal=is_causal, cap=cap)
     else:
         result, steps = attend(call, q, k, v, call.optional(3), is_causal=is_causal), []
     outputs = [merge_heads(call, result) if is_flat else result, k, v]
@@ -243,7 +243,7 @@ def group_query_attention(call: Call) -> list[Value]:
     k, v = append_past(call, call.optional(3), k), append_past(call, call.optional(4), v)
     cap = call.float_attribute("softcap")
     if cap > 0.0:
-        result = attend_in_steps(call, q, k, v, is_causal=k.shape[2] <= q.shape[2], cap=cap)[0]
+        result = _attend_in_steps(call, q, k, v, is_causal=k.shape[2] <= q.shape[2], cap=cap)[0]
     else:
         result = attend(call, q, k, v, is_causal=True)
     return [merge_heads(call, result), k, v]
