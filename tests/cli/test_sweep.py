@@ -139,7 +139,7 @@ def test_an_interrupt_ends_it_cleanly_and_says_how_to_go_on(
 ) -> None:
     monkeypatch.setattr(sweep_plan, "_TASKS_PER_PART", 2)
     out, batches = tmp_path / "t.parquet", ",".join(map(str, range(1, 40)))
-    words = ["sweep", *[str(folder / "a.json.gz")] * 200, "--batch", batches, "--out", str(out), "--jobs", "1"]
+    words = ["sweep", *[str(folder / "a.json.gz")] * 500, "--batch", batches, "--out", str(out), "--jobs", "1"]
     code = (
         # A shell's background jobs ignore the signal, and what they start inherits that.
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -157,4 +157,4 @@ def test_an_interrupt_ends_it_cleanly_and_says_how_to_go_on(
     assert "--resume" in said
     assert "Traceback" not in said
     assert main([*words, "--resume", "--json"]) == 0
-    assert pyarrow.parquet.read_metadata(out).num_rows == 200 * 39
+    assert pyarrow.parquet.read_metadata(out).num_rows == 500 * 39
