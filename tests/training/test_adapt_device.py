@@ -14,11 +14,12 @@ from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.precision import Precision
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.store.label import Label
-from dippm.devices import DeviceSpec
+from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UsageError
 from dippm.predictors.adapted import AdaptedPredictor, calibration_path, is_adapted
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, REGIMES, AdditiveArtefact, manifest_path, read_tensors
 from dippm.predictors.calibration import Calibration
+from dippm.predictors.physics import PhysicsPredictor
 from dippm.training.adapt_device import adapt_device, tolerance_quantile
 from dippm.training.adaptation_report import AdaptationReport
 from dippm.training.additive_adaptation import AdaptationSettings
@@ -133,6 +134,56 @@ def test_what_no_label_taught_is_as_it_was_shipped(adapted: tuple[AdaptationRepo
         and manifest_path(regime).read_bytes() != manifest_path(regime, folder).read_bytes()
     }
     assert changed == {"inference"}
+
+
+def test_a_device_whose_architecture_has_networks_of_its_own_is_adapted_by_these(
+    card_labels: list[Label], labelled_models: tuple[list[Label], Path], tmp_path: Path
+) -> None:
+    device, cache = find_device("H200"), GraphCache(labelled_models[1])
+    amp, slower, labels = Conditions.parse(precision="amp"), 1.3, []
+    for label in card_labels:
+        cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
+        assert cached is not None
+        (said,) = PhysicsPredictor.load().predict(
+            cached.graph, batches=[label.recipe.batch], devices=[device], conditions=amp
+        )
+        measurement = replace(label.measurement, device="H200", latency_ms=slower * said.latency_ms, energy_j=None)
+        labels.append(replace(label, measurement=measurement))
+    report = adapt_device(labels, device, tmp_path / "own", cache=labelled_models[1], settings=_QUICK)
+    (regime,) = report.regimes
+    assert (regime.regime, regime.rows) == ("inference-9.0", 2 * _MODELS)
+    assert regime.before["mape_percent"] == pytest.approx(100 * (1 - 1 / slower), abs=1)
+    assert regime.after["mape_percent"] < regime.before["mape_percent"] / 3
+    predictor, ratios = AdaptedPredictor.load(tmp_path / "own").physics, []
+    for label in labels:
+        cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
+        assert cached is not None
+        # No label taught training steps; but a slower host is that of all modes.
+        for conditions in (amp, Conditions.parse(precision="amp", mode="training")):
+            ours, shipped = (
+                each.predict(cached.graph, batches=[65536], devices=[device], conditions=conditions)[0].latency_ms
+                for each in (predictor, PhysicsPredictor.load())
+            )
+            if conditions is amp:
+                ratios.append(ours / shipped)
+            else:
+                assert ours == pytest.approx(shipped, rel=0.02)
+    assert np.median(ratios) == pytest.approx(slower, rel=0.05)
+
+
+@pytest.mark.parametrize("times", [1e3, 1e-3])
+def test_labels_in_another_unit_are_refused(
+    times: float, card_labels: list[Label], card: DeviceSpec, labelled_models: tuple[list[Label], Path], tmp_path: Path
+) -> None:
+    wrong = [
+        replace(label, measurement=replace(label.measurement, latency_ms=times * (label.measurement.latency_ms or 0)))
+        for label in card_labels
+    ]
+    with pytest.raises(UsageError) as caught:
+        adapt_device(wrong, card, tmp_path / "out", cache=labelled_models[1], settings=_QUICK)
+    assert caught.value.code == "adapt.implausible"
+    assert "milliseconds" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_known_rows_are_near(adapted: tuple[AdaptationReport, Path]) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dippm.costs.conditions import Conditions
 from dippm.datasets.store.label import Label
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
-from dippm.measuring.measurement import Outcome
+from dippm.measuring.measurement import Outcome, SoftwareStack
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.additive_artefact import REGIMES
-from dippm.training.device_labels import choose_device, choose_labels, fit_host_ratio
+from dippm.training.device_labels import choose_device, choose_labels
 
 
 def test_labels_that_teach_nothing_are_counted(
@@ -53,8 +53,29 @@ def test_the_device_is_that_of_the_labels(card_labels: list[Label], card: Device
         assert caught.value.code == code
 
 
-def test_host_ratio_needs_rows_that_wait() -> None:
-    busy, launched = np.full(6, 1.0), np.array([2.0, 2.0, 2.0, 2.0, 0.1, 0.1])
-    assert fit_host_ratio(launched * 3.0, busy, launched) == 1.0
-    launched[4] = 4.0
-    assert fit_host_ratio(launched * 3.0, busy, launched) == pytest.approx(3.0)
+def test_networks_of_the_architecture_learn_from_labels_of_their_software(
+    card_labels: list[Label], card: DeviceSpec
+) -> None:
+    hopper, shipped = find_device("H200"), AdditivePredictor.load()
+    chosen = choose_labels(card_labels, hopper, shipped)
+    assert {str(regime) for regime in chosen.by_regime} == {"inference-9.0"}
+    old = [
+        replace(label, measurement=replace(label.measurement, software=SoftwareStack(framework="torch 2.1")))
+        for label in card_labels
+    ]
+    assert {str(regime) for regime in choose_labels(old, hopper, shipped).by_regime} == {"inference"}
+    captured = [
+        replace(label, configuration=replace(label.configuration, conditions=Conditions.parse(runtime="cuda-graph")))
+        for label in card_labels
+    ]
+    assert {str(regime) for regime in choose_labels(captured, hopper, shipped).by_regime} == {"inference-9.0"}
+    assert choose_labels(captured, card, shipped).left_out == {
+        "no network for inference, fp32, nchw, cuda-graph": len(captured)
+    }
+
+
+@pytest.mark.parametrize("context_mb", [math.nan, 1e7, -1.0])
+def test_a_context_that_cannot_be_is_no_label(card_labels: list[Label], card: DeviceSpec, context_mb: float) -> None:
+    wrong = replace(card_labels[0], measurement=replace(card_labels[0].measurement, context_mb=context_mb))
+    (reason,) = choose_labels([wrong, *card_labels[1:]], card, AdditivePredictor.load()).left_out
+    assert "context" in reason

@@ -14,7 +14,6 @@ from dippm.costs.kernels.model import load_kernel_model
 from dippm.devices import DeviceSpec, MigProfile, find_device
 from dippm.errors import DippmError, UnsupportedError
 from dippm.predictors.additive import AdditivePredictor
-from dippm.predictors.additive_artefact import REGIMES, AdditiveArtefact, manifest_path, read_tensors
 from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.physics import PhysicsPredictor
 
@@ -132,13 +131,11 @@ def load_physics(folder: Path) -> PhysicsPredictor:
         DippmError: ``artefact.unreadable``.
         UnsupportedError: ``artefact.columns``.
     """
-    paths = [path for regime in REGIMES if (path := manifest_path(regime, folder)).exists()]
-    kernels = load_kernel_model()
     return PhysicsPredictor(
         Calibration.read(calibration_path(Mode.INFERENCE, folder)),
-        kernels,
+        load_kernel_model(),
         training=Calibration.read(calibration_path(Mode.TRAINING, folder)),
-        additive=AdditivePredictor([(AdditiveArtefact.read(path), read_tensors(path)) for path in paths], kernels),
+        additive=AdditivePredictor.read(folder),
     )
 
 

@@ -18,6 +18,7 @@ from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates, architecture_of
+from dippm.costs.software import Software
 from dippm.costs.training_step.training_graph import TrainingGraph
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec, is_better, load_catalog
@@ -97,6 +98,11 @@ class AdditivePredictor:
             DippmError: ``artefact.unreadable``.
             UnsupportedError: ``artefact.columns``.
         """
+        return AdditivePredictor.read(folder)
+
+    @staticmethod
+    def read(folder: Path) -> AdditivePredictor:
+        """Read the artefacts of a folder that may have changed since; raises as :meth:`load`."""
         kernels = load_kernel_model()
         of_architectures: dict[tuple[str, ...], list[tuple[AdditiveArtefact, Mapping[str, Float32Array]]]] = {}
         for artefact, tensors in _read_all(OWN_REGIMES, folder):
@@ -106,13 +112,14 @@ class AdditivePredictor:
             own |= dict.fromkeys(names, AdditivePredictor(artefacts, kernels))
         return AdditivePredictor(_read_all(REGIMES, folder), kernels, own=own)
 
-    def on(self, device: DeviceSpec, conditions: Conditions, kernels: KernelPlan) -> AdditivePredictor:
+    def on(self, device: DeviceSpec, conditions: Conditions, kernels: KernelPlan | Software) -> AdditivePredictor:
         """The networks that answer for a device: those of its architecture where they were trained or near, else these.
 
         Args:
             device: The device.
             conditions: Precision, layout, mode and runtime.
-            kernels: The kernels; networks of an architecture were trained on those of cuDNN 9.
+            kernels: The kernels, or the software that has them; networks of an architecture were trained on those of
+                cuDNN 9.
         """
         own = self._own.get(architecture_of(device))
         if own is None or not kernels.has_cudnn_9:

@@ -2,7 +2,8 @@
 
 1. *Labels*: those of the device that the shipped networks cover, by regime; rows in which the device waits for the host
    teach nothing of its kernels and are set apart.
-2. *Before*: the error of the shipped networks.
+2. *Before*: the error of the shipped predictor. Where networks of the device's architecture answer, it is these that
+   are tuned, on the share of the time that they learned.
 3. *After*: networks tuned on four fifths of the models predict the last fifth, in turn. What is written was tuned on
    all of them.
    Where that is no better than before, the networks stay as they were.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,37 +26,32 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Mode, Runtime
-from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.label_graphs import build_label_graphs
-from dippm.datasets.selection import is_steady
 from dippm.datasets.splits import split_by_graph
 from dippm.datasets.store.label import Label
 from dippm.devices import DeviceSpec
 from dippm.errors import UsageError
 from dippm.predictors.adapted import AdaptedManifest, calibration_path, load_physics
-from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.additive_artefact import (
     ARTEFACT_FOLDER,
+    OWN_REGIMES,
     REGIMES,
     AdditiveArtefact,
     Regime,
     manifest_path,
-    read_tensors,
     write_tensors,
 )
 from dippm.predictors.additive_novelty import Novelty
-from dippm.predictors.calibration import Calibration
 from dippm.predictors.prediction import format_number_of
 from dippm.training.adaptation_report import AdaptationReport, AdaptedRegime
 from dippm.training.additive import additive_tensors, describe_errors
 from dippm.training.additive_adaptation import AdaptationSettings, adapt_additive
-from dippm.training.additive_fit import FittedAdditive
 from dippm.training.additive_novelty import describe_samples
-from dippm.training.additive_samples import AdditiveSamples, build_additive_samples
-from dippm.training.additive_shipped import load_fitted
+from dippm.training.additive_samples import AdditiveSamples
 from dippm.training.device_calibration import CalibratedPower, MeasuredContext, calibrate_power, measure_context
-from dippm.training.device_labels import choose_labels, fit_host_ratio, host_ms
+from dippm.training.device_labels import choose_labels
+from dippm.training.device_rows import DeviceRows, ShippedPredictor, fit_host_ratio
+from dippm.training.run_folder import writing_to
 from dippm.training.versions import find_versions
 
 __all__ = ["adapt_device", "tolerance_quantile"]
@@ -67,28 +64,9 @@ OnProgress = Callable[[int, int], None]
 _FOLDS = 5
 _LEAST_ROWS, _LEAST_MODELS = 10, 5
 _COVERAGE, _CONFIDENCE = 0.9, 0.9
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Rows:
-    """Samples of one regime with what the shipped networks say of them.
-
-    Shapes:
-        before_ms, launched_ms: [S].
-    """
-
-    artefact: AdditiveArtefact
-    tensors: Mapping[str, Float32Array]
-    samples: AdditiveSamples
-    fitted: FittedAdditive
-    before_ms: FloatArray
-    launched_ms: FloatArray
-
-    def busy(self, host_ratio: float) -> IndexArray:
-        """Rows that do not wait for the host, as their scatter tells, or else the networks' time."""
-        is_busy = self.launched_ms * host_ratio <= self.before_ms
-        steady = [is_steady(label.measurement) for label in self.samples.labels]
-        return np.flatnonzero([own if seen is None else seen for own, seen in zip(is_busy, steady, strict=True)])
+# By how much a device may be faster or slower than said: none is an order of magnitude off what its data sheet tells.
+_MOST_TIMES = 10.0
+_REGIMES = (*REGIMES, *OWN_REGIMES)
 
 
 def adapt_device(
@@ -117,101 +95,128 @@ def adapt_device(
         on_fold: Called with the number of tunings done and their total.
 
     Raises:
-        UsageError: ``adapt.too_few`` where no regime has ten rows of five models that the networks cover.
+        UsageError: ``adapt.too_few`` where no regime has ten rows of five models that the networks cover,
+            ``adapt.implausible`` where they are of another order of magnitude, ``train.unwritable``.
     """
     began_s = time.monotonic()
     settings = settings or AdaptationSettings()
+    known = ShippedPredictor(device, shipped, cache)
     # Written beside it and put in its place as a whole: what is interrupted leaves the folder as it was.
-    asked, target = folder, folder.resolve()
-    folder = target.with_name(f".{target.name}.unfinished")
-    shutil.rmtree(folder, ignore_errors=True)
-    chosen = choose_labels(labels, device, AdditivePredictor.load(shipped))
-    covered = [label for regime in REGIMES for label in chosen.by_regime.get(regime, [])]
-    graphs = GraphCache(cache)
-    failures = build_label_graphs(covered, graphs, jobs=jobs, on_progress=on_graph)
-    unread = {failure.recipe.model_key: failure.reason for failure in failures}
-    left_out = Counter(chosen.left_out)
-    left_out.update("the model's graph cannot be read" for label in covered if label.recipe.model_key in unread)
-    rows: dict[Regime, _Rows] = {}
-    for regime in REGIMES:
-        readable = [label for label in chosen.by_regime.get(regime, []) if label.recipe.model_key not in unread]
-        if readable:
-            rows[regime] = _read_rows(manifest_path(regime, shipped), readable, device, cache=cache)
-            left_out["the model has no costs at this batch"] += len(readable) - len(rows[regime].samples)
-    host_ratio = _fit_host(rows)
-    adaptable = {
-        regime: held
-        for regime, held in rows.items()
-        if _is_enough([held.samples.labels[i] for i in held.busy(host_ratio)])
-    }
-    if not adaptable:
-        left_out["measured again, which counts once"] += len(labels) - len(covered) - chosen.count_left_out
-        raise _too_few(device, rows, left_out, host_ratio=host_ratio)
-    tunings = _Counter(on_fold, total=len(adaptable) * (_FOLDS + 1))
-    regimes = []
-    folder.mkdir(parents=True, exist_ok=True)
-    for regime in REGIMES:
-        if regime in adaptable:
-            regimes.append(_adapt_regime(adaptable[regime], host_ratio, device, folder, settings, tunings=tunings))
-        else:
-            left_out[f"fewer than {_LEAST_ROWS} rows of {_LEAST_MODELS} models in {regime}"] += (
-                len(rows[regime].samples) if regime in rows else 0
-            )
-            _copy(manifest_path(regime, shipped), folder)
-    measured = [label for held in adaptable.values() for label in held.samples.labels]
-    context = measure_context(measured, device, least_rows=_LEAST_ROWS)
-    if context is not None:
-        device = replace(device, context_mb=context.context_mb)
-    power = _write_calibrations(host_ratio, context, measured, device, folder, cache=graphs)
-    report = AdaptationReport(
-        device=device.name,
-        folder=str(asked),
-        regimes=tuple(regimes),
-        host_ratio=round(host_ratio, 3),
-        power=power,
-        context=context,
-        left_out={reason: count for reason, count in left_out.items() if count},
-        unread=unread,
-        duration_s=round(time.monotonic() - began_s, 1),
-    )
-    AdaptedManifest(
-        device=device,
-        conditions=Counter(label.configuration.conditions for label in measured).most_common(1)[0][0],
-        report=report.to_dict(),
-        provenance={"settings": asdict(settings), "versions": find_versions()},
-    ).write(folder)
-    shutil.rmtree(target, ignore_errors=True)
-    folder.rename(target)
+    target = folder.resolve()
+    with writing_to(target.parent):
+        beside = tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.")
+    with beside as parent:
+        unfinished = Path(parent) / target.name
+        unfinished.mkdir()
+        read = _read_rows(labels, known, jobs=jobs, on_graph=on_graph)
+        adaptable, regimes = _adapt_regimes(read, unfinished, known, settings, on_fold=on_fold)
+        measured = [label for held in adaptable for label in held.samples.labels]
+        context = measure_context(measured, device, least_rows=_LEAST_ROWS)
+        if context is not None:
+            device = replace(device, context_mb=context.context_mb)
+        power = _write_calibrations(read.host_ratio, context, measured, device, unfinished, known)
+        report = AdaptationReport(
+            device=device.name,
+            folder=str(folder),
+            regimes=tuple(regimes),
+            host_ratio=round(read.host_ratio, 3),
+            power=power,
+            context=context,
+            left_out={reason: count for reason, count in read.left_out.items() if count},
+            unread=read.unread,
+            duration_s=round(time.monotonic() - began_s, 1),
+        )
+        AdaptedManifest(
+            device=device,
+            conditions=Counter(label.configuration.conditions for label in measured).most_common(1)[0][0],
+            report=report.to_dict(),
+            provenance={"settings": asdict(settings), "versions": find_versions()},
+        ).write(unfinished)
+        with writing_to(target.parent):
+            shutil.rmtree(target, ignore_errors=True)
+            unfinished.rename(target)
     return report
 
 
-def _read_rows(manifest: Path, labels: Sequence[Label], device: DeviceSpec, *, cache: Path) -> _Rows:
-    artefact, tensors = AdditiveArtefact.read(manifest), read_tensors(manifest)
-    samples = build_additive_samples(
-        labels, cache=cache, folder=cache / "samples", parameters_m={}, rates=artefact.rates, device=device
-    ).reading(artefact.columns)
-    fitted = load_fitted(artefact, tensors)
-    rates = Calibration.read(calibration_path(artefact.mode, ARTEFACT_FOLDER)).rates
-    return _Rows(
-        artefact=artefact,
-        tensors=tensors,
-        samples=samples,
-        fitted=fitted,
-        before_ms=fitted.predict_ms(samples, np.arange(len(samples))),
-        launched_ms=host_ms(samples.labels, GraphCache(cache), rates),
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Read:
+    """What an adaptation learns from.
+
+    Args:
+        rows: Rows by what has networks of its own.
+        left_out: Why others are left out, and how many.
+        unread: Models whose graph cannot be read, and why.
+        host_ratio: How many times as long the host takes as the one that is assumed.
+        repeats: Measurements of what was measured before, which count once.
+    """
+
+    rows: Mapping[Regime, DeviceRows]
+    left_out: Counter[str]
+    unread: Mapping[str, str]
+    host_ratio: float
+    repeats: int
+
+
+def _read_rows(labels: Sequence[Label], known: ShippedPredictor, *, jobs: int, on_graph: OnProgress | None) -> _Read:
+    chosen = choose_labels(labels, known.device, known.networks)
+    covered = [label for regime in _REGIMES for label in chosen.by_regime.get(regime, [])]
+    failures = build_label_graphs(covered, known.cache, jobs=jobs, on_progress=on_graph)
+    unread = {failure.recipe.model_key: failure.reason for failure in failures}
+    left_out, rows = Counter(chosen.left_out), {}
+    left_out.update("the model's graph cannot be read" for label in covered if label.recipe.model_key in unread)
+    for regime in _REGIMES:
+        readable = [label for label in chosen.by_regime.get(regime, []) if label.recipe.model_key not in unread]
+        answered = [label for label in readable if known.answer(label) is not None]
+        if answered:
+            artefact = AdditiveArtefact.read(manifest_path(regime, known.folder))
+            rows[regime] = DeviceRows.of(answered, artefact, known)
+        left_out["the model has no costs at this batch"] += len(readable) - len(rows.get(regime, ()))
+    return _Read(
+        rows=rows,
+        left_out=left_out,
+        unread=unread,
+        host_ratio=fit_host_ratio(list(rows.values())),
+        repeats=len(labels) - len(covered) - chosen.count_left_out,
     )
 
 
-def _fit_host(rows: Mapping[Regime, _Rows]) -> float:
-    """From eager rows of all modes: it is one host, and what a compiled model spares it is not known well enough."""
-    eager = [held for regime, held in rows.items() if regime.runtime is Runtime.EAGER]
-    if not eager:
-        return 1.0
-    return fit_host_ratio(
-        np.concatenate([held.samples.measured_ms for held in eager]),
-        np.concatenate([held.before_ms for held in eager]),
-        np.concatenate([held.launched_ms for held in eager]),
-    )
+def _adapt_regimes(
+    read: _Read, folder: Path, known: ShippedPredictor, settings: AdaptationSettings, *, on_fold: OnProgress | None
+) -> tuple[list[DeviceRows], list[AdaptedRegime]]:
+    """Write the networks of all regimes; those that have enough rows are adapted."""
+    adaptable = {
+        regime: rows
+        for regime, rows in read.rows.items()
+        if _is_enough([rows.samples.labels[i] for i in rows.busy(read.host_ratio)])
+    }
+    _check_plausible("the host takes", read.host_ratio)
+    if not adaptable:
+        raise _too_few(known.device, read)
+    for regime, rows in adaptable.items():
+        busy = rows.busy(read.host_ratio)
+        _check_plausible(f"{regime} takes", float(np.median(rows.samples.measured_ms[busy] / rows.before_ms[busy])))
+    tunings, regimes = _Counter(on_fold, total=len(adaptable) * (_FOLDS + 1)), []
+    for regime in _REGIMES:
+        if regime in adaptable:
+            rows = adaptable[regime]
+            regimes.append(_adapt_regime(rows, read.host_ratio, known.device, folder, settings, tunings=tunings))
+            continue
+        if regime in read.rows:
+            reason = f"fewer than {_LEAST_ROWS} rows of {_LEAST_MODELS} models in {regime}"
+            read.left_out[reason] += len(read.rows[regime])
+        _copy(manifest_path(regime, known.folder), folder)
+    return list(adaptable.values()), regimes
+
+
+def _check_plausible(what: str, times: float) -> None:
+    """Refuse labels that are in another unit, or of something else."""
+    if not 1.0 / _MOST_TIMES <= times <= _MOST_TIMES:
+        raise UsageError(
+            f"By half of the labels {what} {times:.3g} times as long as predicted, or is further off. An adaptation "
+            f"goes as far as {_MOST_TIMES:g} times.",
+            code="adapt.implausible",
+            cure="Check that latency_ms is in milliseconds and that the device is the one that was measured.",
+        )
 
 
 def _is_enough(labels: Sequence[Label]) -> bool:
@@ -223,13 +228,15 @@ def _count_models(labels: Sequence[Label]) -> int:
     return min(len({label.recipe.model_key for label in labels}), len({label.graph_hash for label in labels}))
 
 
-def _too_few(
-    device: DeviceSpec, rows: Mapping[Regime, _Rows], left_out: Counter[str], *, host_ratio: float
-) -> UsageError:
+def _too_few(device: DeviceSpec, read: _Read) -> UsageError:
     """The error that accounts for all rows: those that would do, and why each of the others does not."""
-    busy = {regime: [held.samples.labels[place] for place in held.busy(host_ratio)] for regime, held in rows.items()}
+    busy = {
+        regime: [rows.samples.labels[place] for place in rows.busy(read.host_ratio)]
+        for regime, rows in read.rows.items()
+    }
+    left_out = read.left_out + Counter({"measured again, which counts once": read.repeats})
     waiting = {
-        f"the device waits for the host in {regime}": len(rows[regime].samples) - len(labels)
+        f"the device waits for the host in {regime}": len(read.rows[regime]) - len(labels)
         for regime, labels in busy.items()
     }
     found = ", ".join(
@@ -251,7 +258,7 @@ def _too_few(
 
 
 def _adapt_regime(
-    rows: _Rows,
+    rows: DeviceRows,
     host_ratio: float,
     device: DeviceSpec,
     folder: Path,
@@ -266,18 +273,18 @@ def _adapt_regime(
     after_ms, width = np.zeros(len(samples)), np.zeros(len(samples))
     for test in _folds(samples, busy, seed=settings.seed):
         training = np.setdiff1d(busy, test)
-        tuned = adapt_additive(rows.fitted, samples, training, settings)
-        after_ms[test] = tuned.predict_ms(samples, test)
+        tuned = adapt_additive(rows.fitted, rows.learned, training, settings)
+        after_ms[test] = rows.call_ms(tuned, test)
         near = _with_known(novelty, descriptors[training])
         width[test] = near.half_width(near.distance(descriptors[test]))
         tunings.count()
     measured_ms, before_ms = samples.measured_ms[busy], rows.before_ms[busy]
     shipped_width = novelty.half_width(novelty.distance(descriptors[busy]))
-    is_inside = np.abs(np.log(before_ms / measured_ms)) <= shipped_width
+    is_inside = rows.is_inside[busy]
     before, after = (describe_errors(each, measured_ms) for each in (before_ms, after_ms[busy]))
     # A device that the networks were trained on has little to teach, and fewer rows teach it worse.
     is_tuned = after["mape_percent"] < before["mape_percent"]
-    kept_ms, kept_width = (after_ms[busy], width[busy]) if is_tuned else (before_ms, shipped_width)
+    kept_ms, kept_width = (after_ms[busy], width[busy]) if is_tuned else (rows.busy_ms[busy], shipped_width)
     factor = 1.0
     # An interval that holds stays with networks that do; rows that these know would say too little of others.
     if is_tuned or is_inside.mean() < _COVERAGE:
@@ -304,7 +311,7 @@ def _adapt_regime(
         "models": report.models,
         "rows": report.rows,
     }
-    networks = adapt_additive(rows.fitted, samples, busy, settings) if is_tuned else rows.fitted
+    networks = adapt_additive(rows.fitted, rows.learned, busy, settings) if is_tuned else rows.fitted
     known = _with_known(novelty, descriptors[busy]) if is_tuned else novelty
     tunings.count()
     path = manifest_path(artefact.regime, folder)
@@ -331,16 +338,14 @@ def _write_calibrations(
     labels: Sequence[Label],
     device: DeviceSpec,
     folder: Path,
-    *,
-    cache: GraphCache,
+    known: ShippedPredictor,
 ) -> tuple[CalibratedPower, ...]:
     """The shipped calibrations with the host's rate, and with what the labels say of power and context."""
     calibrations = {}
-    for mode in Mode:
-        shipped = Calibration.read(calibration_path(mode, ARTEFACT_FOLDER))
+    for mode, shipped in known.calibrations.items():
         # It is measured now, and needs no guess by the card.
-        rates = replace(shipped.rates, hosts={}, host_scale=shipped.rates.host_scale * host_ratio)
-        calibrations[mode] = replace(shipped, rates=rates)
+        scale = shipped.rates.host_on(device).host_scale * host_ratio
+        calibrations[mode] = replace(shipped, rates=replace(shipped.rates, hosts={}, host_scale=scale))
         if context is not None:
             calibrations[mode] = replace(
                 calibrations[mode],
@@ -349,7 +354,7 @@ def _write_calibrations(
             )
         calibrations[mode].write(calibration_path(mode, folder))
     calibrations, changes = calibrate_power(
-        labels, calibrations, load_physics(folder), device, cache=cache, least_rows=_LEAST_ROWS
+        labels, calibrations, load_physics(folder), device, cache=known.cache, least_rows=_LEAST_ROWS
     )
     for mode, calibration in calibrations.items():
         calibration.write(calibration_path(mode, folder))

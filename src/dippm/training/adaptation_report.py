@@ -20,7 +20,7 @@ class AdaptedRegime:
         rows: Rows that the networks learned from.
         models: Their models.
         host_rows: Further rows in which the device waits for the host.
-        before: Errors of the shipped networks on the rows, see :func:`dippm.training.additive.describe_errors`.
+        before: Errors of the shipped predictor on the rows, see :func:`dippm.training.additive.describe_errors`.
         after: The same by networks that were tuned without the row's model.
         is_tuned: Whether that is less, so that the tuned networks were written; else those that were shipped were.
         coverage_before_percent: How many of the rows the shipped intervals hold.

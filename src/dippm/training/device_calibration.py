@@ -17,7 +17,7 @@ from dippm.datasets.label_graphs import load_label_graph
 from dippm.datasets.software_graphs import software_of
 from dippm.datasets.store.label import Label
 from dippm.devices import DeviceSpec
-from dippm.errors import DippmError
+from dippm.errors import DippmError, UsageError
 from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.physics import PhysicsPredictor
@@ -31,6 +31,8 @@ FloatArray = npt.NDArray[np.float64]
 
 # Least and largest factor on a power model, and how often the way between them is halved.
 _RATIOS = (0.05, 20.0)
+# By what factor of them a ratio still counts as one of them.
+_AT_END = 1.01
 _HALVINGS = 40
 
 
@@ -126,6 +128,9 @@ def calibrate_power(
 
     Returns:
         The calibrations, and what was changed in them.
+
+    Raises:
+        UsageError: ``adapt.implausible`` where the energy is of another order of magnitude.
     """
     result, changes = dict(calibrations), []
     for mode, calibration in calibrations.items():
@@ -138,6 +143,13 @@ def calibrate_power(
         if len(draws) < least_rows:
             continue
         ratio = _fit_ratio(draws, calibration.power.on(device), device)
+        if not _RATIOS[0] * _AT_END < ratio < _RATIOS[1] / _AT_END:
+            raise UsageError(
+                f"Half of the labels of {mode.value} that have energy draw {ratio:.3g} times the power that is "
+                f"predicted, or are further off. A power model is scaled by {_RATIOS[0]:g} to {_RATIOS[1]:g}.",
+                code="adapt.implausible",
+                cure="Check that energy_j is in joules, and latency_ms in milliseconds.",
+            )
         power = _scaled(calibration.power.on(device), ratio)
         spread = conformal_quantile(np.abs(_log_power_ratios(draws, power, device)))
         changes.append(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Mode, Optimizer
+from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.latency import launched_ms
 from dippm.costs.rates import Rates
@@ -30,13 +30,9 @@ from dippm.measuring.measurement import Outcome
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.additive_artefact import Regime
 
-__all__ = ["DeviceLabels", "choose_device", "choose_labels", "fit_host_ratio", "host_ms"]
+__all__ = ["DeviceLabels", "choose_device", "choose_labels", "host_ms"]
 
 FloatArray = npt.NDArray[np.float64]
-
-_LEAST_HOST_ROWS = 5
-# The rows that wait for the host and its rate depend on each other; the second pass changes next to nothing.
-_PASSES = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,16 +114,18 @@ def choose_labels(labels: Iterable[Label], device: DeviceSpec, shipped: Additive
         shipped: The shipped networks.
     """
     left_out: Counter[str] = Counter()
-    groups: dict[tuple[Conditions, str], list[Label]] = defaultdict(list)
+    groups: dict[tuple[Regime, Conditions, str], list[Label]] = defaultdict(list)
     for label in labels:
-        reason = _why_not(label, device, shipped)
+        conditions = label.configuration.conditions
+        networks = shipped.on(device, conditions, software_of(label.measurement.software.framework))
+        reason = _why_not(label, device, networks)
         if reason:
             left_out[reason] += 1
         else:
-            groups[label.configuration.conditions, label.source].append(label)
+            groups[networks.artefact(conditions).regime, conditions, label.source].append(label)
     by_regime: dict[Regime, list[Label]] = defaultdict(list)
-    for (conditions, _), members in groups.items():
-        by_regime[Regime(mode=conditions.mode, runtime=conditions.runtime)] += merge_repeats(even_out_pace(members))
+    for (regime, _, _), members in groups.items():
+        by_regime[regime] += merge_repeats(even_out_pace(members))
     return DeviceLabels(by_regime=dict(by_regime), left_out=dict(left_out))
 
 
@@ -156,35 +154,18 @@ def host_ms(labels: Sequence[Label], cache: GraphCache, rates: Rates) -> FloatAr
     return result
 
 
-def fit_host_ratio(measured_ms: FloatArray, busy_ms: FloatArray, launched: FloatArray) -> float:
-    """How many times as long as the measured host the device's own takes: 1 where too few rows wait for it.
-
-    Args:
-        measured_ms: Measured time of each row.
-        busy_ms: Predicted time for which the device is busy.
-        launched: When the measured host would have launched everything.
-
-    Shapes:
-        Arrays: [n].
-    """
-    ratio = 1.0
-    for _ in range(_PASSES):
-        waits = launched * ratio > busy_ms
-        if waits.sum() < _LEAST_HOST_ROWS:
-            break
-        ratio = float(np.median(measured_ms[waits] / launched[waits]))
-    return ratio
-
-
-def _why_not(label: Label, device: DeviceSpec, shipped: AdditivePredictor) -> str:
-    """Why a label teaches the networks nothing, ``""`` where it does."""
-    conditions = label.configuration.conditions
+def _why_not(label: Label, device: DeviceSpec, networks: AdditivePredictor) -> str:
+    """Why a label teaches the networks that answer for it nothing, ``""`` where it does."""
+    conditions, context_mb = label.configuration.conditions, label.measurement.context_mb
     if label.measurement.outcome is not Outcome.OK or not label.measurement.is_timed:
         return "did not end well"
     if label.configuration.engine is not Engine.TORCH:
         return f"run by {label.configuration.engine.value}"
-    if not shipped.covers(device, conditions):
+    is_learned = conditions.runtime is not Runtime.CUDA_GRAPH or networks.knows_captured(conditions)
+    if not is_learned or not networks.covers(device, conditions):
         return f"no network for {conditions.mode}, {conditions.precision}, {conditions.layout}, {conditions.runtime}"
+    if context_mb is not None and not 0.0 <= context_mb < device.memory_mb:
+        return "its context is larger than the device's memory, or no number"
     return ""
 
 
