@@ -164,6 +164,38 @@ def test_autocast_sums_and_softmax_read_fp16_and_write_fp32(builder, kind, attri
     assert 1 not in plan.casts.node.tolist()
 
 
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [
+        (OpKind.REDUCE, {"function": "mse_loss"}),
+        (OpKind.REDUCE, {"function": "binary_cross_entropy_with_logits"}),
+        (OpKind.GATHER, {"function": "nll_loss"}),
+    ],
+)
+def test_autocast_casts_what_losses_read_to_fp32(builder, kind, attributes):
+    x = builder.input(builder.N, 8)
+    x, target = (builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8) for _ in range(2))
+    loss = builder.node(kind, [x, target], **attributes)
+    plan = plan_types(builder.graph(), Precision.AMP)
+    assert plan.tensor_bytes[loss] == 4
+    assert [number for number in plan.casts.node.tolist() if number == 2] == [2, 2]
+    in_half = plan_types(builder.graph(), Precision.FP16)
+    assert in_half.tensor_bytes[loss] == 2
+    assert 2 not in in_half.casts.node.tolist()
+
+
+@pytest.mark.parametrize("precision", [Precision.AMP, Precision.AMP_BF16])
+def test_logarithms_that_are_asked_for_in_the_type_of_their_scores_stay_in_it(builder, precision):
+    x = builder.input(builder.N, 8)
+    scores = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8)
+    kept = builder.node(OpKind.LOG_SOFTMAX, [scores], builder.N, 8, axes=(1,), is_kept=True)
+    single = builder.node(OpKind.CAST, [scores], builder.N, 8, dtype=DType.FLOAT32)
+    of_single = builder.node(OpKind.LOG_SOFTMAX, [single], builder.N, 8, axes=(1,), is_kept=True)
+    plan = plan_types(builder.graph(), precision)
+    assert [plan.tensor_bytes[i] for i in (kept, of_single)] == [2, 4]
+    assert not {1, 3} & set(plan.casts.node.tolist())
+
+
 def test_autocast_leaves_in_place_results_and_explicit_casts_alone(builder):
     x = builder.input(builder.N, 8)
     half = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8)

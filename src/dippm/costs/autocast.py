@@ -41,6 +41,7 @@ __all__ = [
     "CASTABLE",
     "CAST_KINDS",
     "DEFAULT_FORMAT",
+    "KEPT",
     "LOWERED",
     "LOWERS_TO",
     "NAMED_FORMATS",
@@ -58,6 +59,8 @@ FloatArray = npt.NDArray[np.float64]
 LOWERED = "is_lowered"
 #: Attribute of a matrix product that computes in FP32 under autocast, as those of written-out attention do.
 RAISED = "is_raised"
+#: Attribute of a logarithm of a softmax in the type of what it reads, as cross entropy asks for it.
+KEPT = "is_kept"
 #: Attribute of a node for which the model switches autocast off: it computes in the type that it states.
 UNCAST = "is_uncast"
 #: Attribute of a node for which the model switches autocast on: one of ``NAMED_FORMATS``.
@@ -66,10 +69,11 @@ LOWERS_TO = "lowers_to"
 DEFAULT_FORMAT = "default"
 #: The 16-bit formats that a model may name, as values of ``DType``, and what stands where it names none.
 NAMED_FORMATS = frozenset({DEFAULT_FORMAT, DType.FLOAT16.value, DType.BFLOAT16.value})
-# Kinds that may have the former two attributes.
+# Kinds that may have the former three attributes.
 _MARKED_KINDS = frozenset(
-    {OpKind.MATMUL, OpKind.SOFTMAX, OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.RMS_NORM, OpKind.COPY, OpKind.MUL}
-)
+    {OpKind.MATMUL, OpKind.SOFTMAX, OpKind.LOG_SOFTMAX, OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.RMS_NORM,
+     OpKind.COPY, OpKind.MUL}
+)  # fmt: skip
 #: What autocast casts, and casts to.
 CASTABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
 
@@ -81,8 +85,12 @@ _FP32_KINDS = frozenset(
 )
 _FP32_FUNCTIONS = frozenset(
     {"acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
-     "tan", "pow", "dist", "pdist", "cdist", "renorm", "logsumexp", "cosine_similarity"}
+     "tan", "pow", "dist", "pdist", "cdist", "renorm", "logsumexp", "cosine_similarity", "mse_loss", "smooth_l1_loss",
+     "huber_loss", "soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss_forward",
+     "binary_cross_entropy_with_logits"}
 )  # fmt: skip
+# Likewise of those that pick an element of each row.
+_PICKING_LOSS = "nll_loss"
 _FP32_OUTPUT_KINDS = frozenset({OpKind.SOFTMAX, OpKind.LOG_SOFTMAX, OpKind.CUMULATIVE})
 _FP32_OUTPUT_FUNCTIONS = frozenset({"sum", "prod", "norm", "l1", "l2", "sum_square", "vector_norm"})
 _FUNCTION_KINDS = frozenset({OpKind.UNARY, OpKind.BINARY, OpKind.REDUCE})
@@ -228,7 +236,7 @@ class Walk:
         lowers_to = _lowers_to(sizes, lower)
         target, result = _rules(sizes, given, lowers_to)
         # CUDA has a softmax that reads 16 bits and writes FP32 for FP16 alone (ATen/native/SoftMax.cpp).
-        is_softmax = sizes.is_kind(OpKind.SOFTMAX, OpKind.LOG_SOFTMAX) & (target == _STAYS)
+        is_softmax = sizes.is_kind(OpKind.SOFTMAX, OpKind.LOG_SOFTMAX) & (target == _STAYS) & (result == _FLOAT32)
         target[is_softmax & (lowers_to == _BFLOAT16)] = _FLOAT32
         # A view of the same type holds what its owner holds.
         is_view = (arrays.storage != np.arange(len(arrays.storage))) & (arrays.dtype == arrays.dtype[arrays.storage])
@@ -323,16 +331,19 @@ def _rules(sizes: GraphSizes, given: IndexArray, lowers_to: IndexArray) -> tuple
     kind, is_on = sizes.arrays.kind, lowers_to >= 0
     target, result = _TARGET_OF_KIND[kind], _RESULT_OF_KIND[kind]
     result[target == _LOWER] = _LOWER
-    target[sizes.is_kind(*_FUNCTION_KINDS) & sizes.has_function(*_FP32_FUNCTIONS) & is_on] = _FLOAT32
+    is_in_full = sizes.is_kind(*_FUNCTION_KINDS) & sizes.has_function(*_FP32_FUNCTIONS)
+    is_in_full |= sizes.is_kind(OpKind.GATHER) & sizes.has_function(_PICKING_LOSS)
+    target[is_in_full & is_on] = _FLOAT32
     result[sizes.is_kind(OpKind.REDUCE) & sizes.has_function(*_FP32_OUTPUT_FUNCTIONS)] = _FLOAT32
     off = np.flatnonzero((lowers_to < 0) & _IS_CAST_KIND[kind])
     stated, is_kept = given[sizes.outputs(off)], lowers_to[off] == _BESIDE
     target[off] = np.where(_IS_CASTABLE[stated], np.where(is_kept & (stated == _FLOAT32), _WIDEST, stated), _STAYS)
     result[off] = np.where(target[off] == _WIDEST, _FIRST, _STATED)
     markable = np.flatnonzero(sizes.is_kind(*_MARKED_KINDS) & is_on)
-    is_marked = sizes.read_attributes(markable, _marks, numbers=2) > 0
-    lowered, raised = (markable[own] for own in is_marked.T)
+    is_marked = sizes.read_attributes(markable, _marks, numbers=3) > 0
+    lowered, raised, kept = (markable[own] for own in is_marked.T)
     target[lowered] = result[lowered] = _LOWER
+    target[kept], result[kept] = _STAYS, _FIRST
     target[raised], result[raised] = _FLOAT32, _RESULT_OF_KIND[kind[raised]]
     never = lowers_to == _NEVER_ON
     target[never], result[never] = _STAYS, _STATED
@@ -360,8 +371,8 @@ def _typed_reads(sizes: GraphSizes) -> IndexArray:
     return typed
 
 
-def _marks(attributes: Mapping[str, Attribute]) -> tuple[float, float]:
-    return attributes.get(LOWERED) is True, attributes.get(RAISED) is True
+def _marks(attributes: Mapping[str, Attribute]) -> tuple[float, float, float]:
+    return attributes.get(LOWERED) is True, attributes.get(RAISED) is True, attributes.get(KEPT) is True
 
 
 def _follow(walk: Walk, reads: IndexArray, casts: IndexArray) -> int:

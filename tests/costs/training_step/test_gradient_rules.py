@@ -86,8 +86,21 @@ def test_the_mask_of_attention_gets_a_gradient_where_it_is_a_weight(builder, gra
     n = builder.N
     heads = [builder.node(OpKind.LINEAR, [builder.input(n, 2, 8, 16), builder.weight(16, 16)], n, 2, 8, 16)] * 3
     builder.node(OpKind.ATTENTION, [*heads, builder.weight(1, 2, 8, 8)], n, 2, 8, 16)
-    (gradient,) = (node for node in gradients_of(builder.graph(), 1) if node.kind is OpKind.ATTENTION_GRAD)
+    nodes = gradients_of(builder.graph(), 1)
+    (gradient,) = (node for node in nodes if node.kind is OpKind.ATTENTION_GRAD)
     assert len(gradient.outputs) == 4
+    # It is one for each score first, and then summed over the samples that the mask was repeated for.
+    (total,) = (node for node in nodes if node.kind is OpKind.REDUCE)
+    assert total.inputs == (gradient.outputs[3],)
+
+
+def test_a_filter_that_is_computed_is_kept_where_the_image_needs_no_gradient(builder, gradients_of):
+    n = builder.N
+    centred = builder.node(OpKind.RELU, [builder.weight(6, 3, 3, 3)], 6, 3, 3, 3)
+    builder.node(OpKind.CONV, [builder.input(n, 3, 8, 8), centred], n, 6, 8, 8, **_CONV)
+    nodes = gradients_of(builder.graph(), 1)
+    assert [node.kind for node in nodes] == [OpKind.VIEW, OpKind.CONV_WEIGHT_GRAD]
+    assert nodes[0].inputs == (centred,)
 
 
 def test_a_recurrent_layer_computes_the_gradients_of_input_and_weights_at_once(builder, gradients_of):

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from dippm.costs.conditions import Mode  # noqa: E402
+from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph  # noqa: E402
 from dippm.errors import (  # noqa: E402
     DippmError,
     ModelReadError,
@@ -181,3 +182,30 @@ def test_a_program_has_the_nodes_of_its_module(
     # What a window holds only the module tells.
     assert [("checks of its values" in warning) for warning in program.warnings] == [True] * (kind is _Heard)
     assert module.warnings == ()
+
+
+def test_parts_without_gradients_stay_so(tmp_path: Path) -> None:
+    class Teacher(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fixed, self.trained = nn.Linear(8, 8), nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                y = self.fixed(x)
+                with torch.enable_grad():
+                    y = y * self.trained.bias[0]
+            return self.trained(y)
+
+    path = tmp_path / "teacher.pt2"
+    torch.export.save(torch.export.export(Teacher(), (torch.zeros(2, 8),)), path)
+    graph = read_torch_file(path, input=InputShapes(), mode=Mode.TRAINING)
+    step = make_training_graph(graph, TrainingSettings())
+    read_backward = {
+        graph.tensors[index].name
+        for node, phase in zip(step.graph.nodes, step.phase, strict=True)
+        if phase == Phase.OPTIMIZER
+        for index in node.inputs
+        if 0 <= index < len(graph.tensors) and graph.tensors[index].role is TensorRole.PARAMETER
+    }
+    assert read_backward == {"trained.weight", "trained.bias"}

@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from dippm.costs import Workload  # noqa: E402
-from dippm.costs.autocast import LOWERED, RAISED  # noqa: E402
+from dippm.costs.autocast import KEPT, LOWERED, RAISED  # noqa: E402
 from dippm.costs.conditions import Mode  # noqa: E402
 from dippm.costs.precision import Arithmetic, Precision  # noqa: E402
 from dippm.costs.software_graph import count_raised_products  # noqa: E402
@@ -473,3 +473,13 @@ def test_what_is_recorded_apart_leaves_the_rest_alone() -> None:
     assert not {*results} & {index for node in recorder.nodes() for index in node.releases}
     assert recorder.unsupported == {}
     assert recorder.assumptions == []
+
+
+def test_cross_entropy_asks_for_logarithms_in_the_type_of_its_scores(read: Callable[..., Graph]) -> None:
+    class Losses(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            classes = x.argmax(-1)
+            return F.cross_entropy(x, classes) + F.nll_loss(F.log_softmax(x, -1), classes)
+
+    marked = [KEPT in node.attributes for node in read(Losses(), "5").nodes if node.kind is OpKind.LOG_SOFTMAX]
+    assert marked == [True, False]

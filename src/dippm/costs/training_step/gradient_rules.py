@@ -48,6 +48,9 @@ def _convolution(gradients: Gradients, node: Node, taken: Outputs) -> None:
         result = builder.new_like(x)
         builder.run(kind, (gradient, weight), (result,), "convolution_backward", attributes=node.attributes)
         results.append((x, result))
+    elif builder.tensors[weight].role in _MOVING_ROLES:
+        # Autograd keeps a filter that was computed also where the image needs no gradient.
+        builder.view(weight, builder.shape(weight))
     if gradients.wants(weight):
         result = builder.new_like(weight)
         attributes = {**node.attributes, "is_transposed": is_transposed}
@@ -134,12 +137,7 @@ def _bias(gradients: Gradients, node: Node, gradient: int) -> list[tuple[int, in
     """The bias of a contraction gets the sum over everything that it was added to."""
     if len(node.inputs) < 3 or not gradients.wants(node.inputs[2]):
         return []
-    bias, builder = node.inputs[2], gradients.builder
-    if count_elements(builder.shape(bias)) == count_elements(builder.shape(gradient)):
-        return [(bias, gradient)]
-    total = builder.new_like(bias)
-    builder.run(OpKind.REDUCE, (gradient,), (total,), function="sum")
-    return [(bias, total)]
+    return [(node.inputs[2], _sum_repeated(gradients.builder, gradient, node.inputs[2]))]
 
 
 def _attention(gradients: Gradients, node: Node, taken: Outputs) -> None:
@@ -149,7 +147,9 @@ def _attention(gradients: Gradients, node: Node, taken: Outputs) -> None:
     results = [builder.new_like(index) for index in (query, key, value)]
     has_mask_gradient = gradients.wants(mask)
     if has_mask_gradient:
-        results.append(builder.new_like(mask))
+        # One for each score, whatever the mask was repeated for.
+        scores = (*builder.shape(query)[:-1], builder.shape(key)[-2])
+        results.append(builder.new_tensor(scores, builder.dtype(mask)))
     builder.run(
         OpKind.ATTENTION_GRAD,
         (query, key, value, mask, *node.outputs, first_of(taken)),
@@ -161,7 +161,16 @@ def _attention(gradients: Gradients, node: Node, taken: Outputs) -> None:
         if index != mask:
             # The kernels write their results head by head within each token.
             builder.permuted.add(result)
-        gradients.give(index, result)
+        gradients.give(index, _sum_repeated(builder, result, index))
+
+
+def _sum_repeated(builder: StepBuilder, gradient: int, of: int) -> int:
+    """The gradient of a tensor that was repeated to the shape of ``gradient`` before it was read."""
+    if count_elements(builder.shape(gradient)) == count_elements(builder.shape(of)):
+        return gradient
+    total = builder.new_like(of)
+    builder.run(OpKind.REDUCE, (gradient,), (total,), function="sum")
+    return total
 
 
 def _recurrent(gradients: Gradients, node: Node, taken: Outputs) -> None:

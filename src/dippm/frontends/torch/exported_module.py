@@ -23,7 +23,7 @@ _MEMORY_FORMATS = {
 }  # fmt: skip
 _SKIPPED = ("torch.ops.aten._assert", "torch.ops.aten.sym_constrain", "torch.ops.aten._guard", "torch._check")
 _AUTOCAST = "torch.ops.higher_order.wrap_with_autocast"
-_INLINED = ("torch.ops.higher_order.wrap_with_set_grad_enabled", _AUTOCAST)
+_GRADIENTS = "torch.ops.higher_order.wrap_with_set_grad_enabled"
 #: Class of PyTorch's own attention, as programs name it.
 ATTENTION = "torch.nn.modules.activation.MultiheadAttention"
 _NUMBERS = frozenset({"torch.ops.aten.item.default", "torch.ops.aten._local_scalar_dense.default"})
@@ -140,8 +140,9 @@ class ExportedModule(nn.Module):
             is_doubtful = (not is_enabled) if device == "cuda" else is_enabled and dtype is torch.bfloat16
             with region(is_enabled=is_enabled, dtype=dtype, is_doubtful=is_doubtful and not self._is_of_gpu):
                 result: Any = self._run_inlined(node, values)
-        elif target.startswith(_INLINED):
-            result = self._run_inlined(node, values)
+        elif target.startswith(_GRADIENTS):
+            with torch.set_grad_enabled(self._value(node["inputs"][0]["arg"], values)):
+                result = self._run_inlined(node, values)
         else:
             positional = [self._value(item["arg"], values) for item in node["inputs"] if not item.get("name")]
             named = {item["name"]: self._value(item["arg"], values) for item in node["inputs"] if item.get("name")}

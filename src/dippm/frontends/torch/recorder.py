@@ -17,7 +17,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dippm.costs.autocast import CAST_KINDS, LOWERED, RAISED
+from dippm.costs.autocast import CAST_KINDS, KEPT, LOWERED, RAISED
 from dippm.costs.decompositions import FLOPS_PER_ELEMENT, warn_of_decomposition
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.frontends.torch.asked_values import DRAWN_MEANS, DataDependentError, FloatIndicesError
@@ -70,6 +70,8 @@ _RAISED = frozenset({"_euclidean_dist"})
 # Compositions whose operands autocast casts before anything of them runs, and what they run beside products.
 _LOWERED = frozenset({"matmul", "einsum"})
 _LOWERED_KINDS = frozenset({OpKind.COPY, OpKind.MUL})
+# Compositions that ask for logarithms in the type of their scores.
+_KEEPING = frozenset({"cross_entropy_loss"})
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -106,8 +108,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flow = GradientFlow() if is_differentiated else None
-        # Of what runs meanwhile: autocast leaves its products in FP32 (raised) or has cast its operands (lowered), and
-        # what asks for a value only refuses others (checking).
+        # Of what runs meanwhile: autocast leaves its products in FP32 (raised), has cast its operands (lowered) or
+        # leaves its logarithms as they are (keeping), and what asks for a value only refuses others (checking).
         self._switches: frozenset[str] = frozenset()
         self.unsupported: dict[str, int] = {}
         self.assumptions: list[str] = []
@@ -273,7 +275,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self, self._meanwhile(lowered=True):
                 return linear_of_copy(*args, **kwargs)
         if plan.is_composite:
-            with self, self._meanwhile(lowered=name in _LOWERED, checking=name in _CHECKING):
+            marks = {"lowered": name in _LOWERED, "checking": name in _CHECKING, "keeping": name in _KEEPING}
+            with self, self._meanwhile(**marks):
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         arguments = {**plan.defaults, **dict(zip(plan.argument_names, args, strict=False)), **kwargs}
         if name == "scaled_dot_product_attention" and not is_fused(arguments):
@@ -444,6 +447,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             is_lowered = "lowered" in self._switches and "raised" not in self._switches and kind in _LOWERED_KINDS
             if is_lowered:
                 attributes[LOWERED] = True
+            if "keeping" in self._switches and kind is OpKind.LOG_SOFTMAX:
+                attributes[KEPT] = True
             if is_lowered or kind in CAST_KINDS:
                 attributes.update(self.autocast.marks)
         new: list[int] = []
