@@ -46,6 +46,33 @@ def test_nothing_else_is_copied(builder: Any, changed: dict[str, Any]) -> None:
     assert _kinds(builder, **changed)[1] == [OpKind.ATTENTION]
 
 
+@pytest.mark.parametrize(
+    ("precision", "width", "is_view"), [("amp", 64, True), ("bf16", 64, True), ("fp32", 64, False), ("bf16", 36, False)]
+)
+def test_a_result_that_lies_time_first_is_no_copy_where_it_is_read_so(
+    builder: Any, precision: str, width: int, is_view: bool
+) -> None:
+    n = builder.N
+    heads = [builder.node(OpKind.RELU, [builder.input(n, 4, 128, width)], n, 4, 128, width) for _ in range(3)]
+    result = builder.node(
+        OpKind.ATTENTION, heads, n, 4, 128, width, is_causal=False, is_by_head=True, is_time_first=True
+    )
+    turned = builder.node(OpKind.VIEW, [result], 128, n, 4, width, alias_of=result, function="permute")
+    copy = builder.node(OpKind.COPY, [turned], 128, n, 4, width, releases=(result,), function="clone")
+    rows = builder.node(OpKind.VIEW, [copy], 128, n, 4 * width, alias_of=copy, function="view")
+    builder.node(OpKind.RELU, [rows], 128, n, 4 * width, releases=(copy,))
+    graph, _ = with_explicit_types(builder.graph(), Precision(precision))
+    graph = with_attention_as_run(graph)
+    kinds = [node.kind for node in graph.nodes if node.kind not in (OpKind.RELU, OpKind.CAST)]
+    assert (OpKind.COPY not in kinds) == is_view
+    if is_view:
+        assert kinds == [OpKind.ATTENTION, OpKind.VIEW, OpKind.VIEW, OpKind.VIEW]
+        # The result is given back where its copy would have been.
+        assert [node.releases for node in graph.nodes if node.releases] == [(result,)]
+        assert graph.nodes[-1].releases == (result,)
+        assert {graph.tensors[index].alias_of for index in (turned, copy, rows)} == {result}
+
+
 def test_heads_of_odd_size_are_padded(builder: Any) -> None:
     graph, kinds = _kinds(builder, width=36, is_by_head=False)
     assert kinds == [OpKind.PAD, OpKind.PAD, OpKind.PAD, OpKind.ATTENTION, OpKind.COPY]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dippm.costs.contraction import PROJECTION
@@ -101,6 +103,16 @@ def test_a_filter_that_is_computed_is_kept_where_the_image_needs_no_gradient(bui
     nodes = gradients_of(builder.graph(), 1)
     assert [node.kind for node in nodes] == [OpKind.VIEW, OpKind.CONV_WEIGHT_GRAD]
     assert nodes[0].inputs == (centred,)
+
+
+def test_what_an_unknown_operator_writes_beside_its_result_is_kept(builder, gradients_of):
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 8), builder.weight(8, 8)], n, 8)
+    loss = builder.node(OpKind.UNKNOWN, [x], n)
+    beside = builder.tensor(n, 8, 17)
+    builder.nodes[-1] = replace(builder.nodes[-1], outputs=(loss, beside))
+    (gradient,) = gradients_of(builder.graph(loss), 1)
+    assert gradient.inputs[1:] == (x, beside)
 
 
 def test_a_recurrent_layer_computes_the_gradients_of_input_and_weights_at_once(builder, gradients_of):

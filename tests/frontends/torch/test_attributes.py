@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from dippm.costs.conditions import Mode  # noqa: E402
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS  # noqa: E402
 from dippm.frontends.torch.operators import OPERATORS  # noqa: E402
 from dippm.graph import Graph, OpKind  # noqa: E402
@@ -50,6 +51,21 @@ def test_attention_knows_how_its_query_lies_in_memory(
 
     (node,) = (node for node in read(Heads(), "6,16").nodes if node.kind is OpKind.ATTENTION)
     assert node.attributes.get("is_by_head") is expected
+    assert "is_time_first" not in node.attributes
+
+
+def test_pytorchs_own_attention_lays_time_first(read: Callable[..., Graph]) -> None:
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attend = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.attend(x, x, x, need_weights=False)[0]
+
+    graph = read(Own(), "6,16", mode=Mode.TRAINING)
+    (node,) = (node for node in graph.nodes if node.kind is OpKind.ATTENTION)
+    assert node.attributes.get("is_time_first") is True
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, None), (0.1, True)])

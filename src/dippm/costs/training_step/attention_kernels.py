@@ -1,7 +1,8 @@
 """What runs for fused attention beside its kernel, or in its place, on devices of compute capability 8 and later.
 
 Flash attention, in 16 bits and without a mask, writes its result in the order in which its query lies in memory: where
-heads lie one after the other there, as after a concatenation or ``contiguous``, joining the heads copies. Heads whose
+heads lie one after the other there, as after a concatenation or ``contiguous``, joining the heads copies. Where time
+comes first, as in PyTorch's own attention, the copy that puts it first is none. Heads whose
 size is no multiple of eight are padded. The memory-efficient kernel of FP32 writes token after token. It wants as many
 heads of keys as of queries: where there are fewer, the parts of attention run one by one, and all scores are kept.
 Sources: ``attention.cpp`` and ``sdp_utils.cpp``, PyTorch 2.13.
@@ -9,6 +10,7 @@ Sources: ``attention.cpp`` and ``sdp_utils.cpp``, PyTorch 2.13.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dippm.costs.training_step.step_builder import change_node
@@ -33,19 +35,60 @@ def with_attention_as_run(graph: Graph) -> Graph:
         A new graph; the one that was given where every attention is its kernel alone.
     """
     run = _Run(graph, name="attention")
-    for node in graph.nodes:
+    run.view_copies()
+    for node in run.as_given:
         if node.kind is OpKind.ATTENTION and run.is_flash(node):
             run.append_flash(node)
         elif node.kind is OpKind.ATTENTION and run.is_grouped(node):
             run.append_parts(node)
         else:
             run.nodes.append(node)
-    if len(run.nodes) == len(graph.nodes):
+    if len(run.nodes) == len(graph.nodes) and not run.in_place:
         return graph
     return replace(graph, tensors=tuple(run.tensors), nodes=tuple(run.nodes))
 
 
 class _Run(Expansion):
+    def __init__(self, graph: Graph, *, name: str) -> None:
+        super().__init__(graph, name=name)
+        self.as_given: Sequence[Node] = graph.nodes
+        #: Results of attention that lie as the model reads them.
+        self.in_place: set[int] = set()
+
+    def view_copies(self) -> None:
+        """Make views of copies that find what they copy in their own order."""
+        viewed = self._copies_of_results()
+        if not viewed:
+            return
+        self.in_place.update(viewed.values())
+        for index, tensor in enumerate(self.tensors):
+            owner = index if tensor.alias_of is None else tensor.alias_of
+            if owner in viewed:
+                self.tensors[index] = replace(tensor, alias_of=viewed[owner])
+        self.as_given = [self._with_views(node, viewed) for node in self.as_given]
+
+    def _copies_of_results(self) -> dict[int, int]:
+        """Of each copy that finds the result of flash attention in its own order: that result."""
+        turned: dict[int, Shape] = {}
+        result = {}
+        for node in self.as_given:
+            if node.kind is OpKind.ATTENTION and node.attributes.get("is_time_first") is True and self.is_flash(node):
+                batch, heads, time, width = self.tensors[node.outputs[0]].shape
+                if width.fixed % _ALIGNMENT == 0:
+                    turned[node.outputs[0]] = (time, batch, heads, width)
+            elif node.kind is OpKind.COPY and len(node.inputs) == 1:
+                read = self.tensors[node.inputs[0]]
+                if read.alias_of in turned and read.shape == turned[read.alias_of]:
+                    result[node.outputs[0]] = read.alias_of
+        return result
+
+    def _with_views(self, node: Node, viewed: Mapping[int, int]) -> Node:
+        """A node that gives back the result of an attention where it would have given back its copy."""
+        releases = tuple(viewed.get(index, index) for index in node.releases if index not in self.in_place)
+        if node.outputs and node.outputs[0] in viewed:
+            return replace(node, kind=OpKind.VIEW, attributes={"function": "view"}, releases=releases)
+        return node if releases == node.releases else change_node(node, releases=releases)
+
     def is_flash(self, node: Node) -> bool:
         query, _, value = (self.tensors[index] for index in node.inputs[:3])
         width = query.shape[-1]
@@ -59,7 +102,8 @@ class _Run(Expansion):
     def append_flash(self, node: Node) -> None:
         width = self.tensors[node.inputs[0]].shape[-1].fixed
         padded = -(-width // _ALIGNMENT) * _ALIGNMENT
-        if padded == width and node.attributes.get("is_by_head") is not True:
+        lies_as_read = node.attributes.get("is_by_head") is not True or node.outputs[0] in self.in_place
+        if padded == width and lies_as_read:
             self.nodes.append(node)
             return
         inputs = node.inputs[:3]

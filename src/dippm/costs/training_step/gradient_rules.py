@@ -254,12 +254,12 @@ def _resize(gradients: Gradients, node: Node, taken: Outputs) -> None:
 
 
 def _unknown(gradients: Gradients, node: Node, taken: Outputs) -> None:
-    """An operator without a rule: its gradient reads all that it read, and writes what is asked for."""
+    """An operator without a rule: its gradient reads all that it read, and what it wrote beside its result."""
     builder = gradients.builder
     wanted = [index for index in dict.fromkeys(node.inputs) if gradients.wants(index)]
     results = [builder.new_like(index) for index in wanted]
     present = [gradient for gradient in taken if gradient is not None]
-    inputs = (*present, *(index for index in node.inputs if index >= 0))
+    inputs = (*present, *(index for index in node.inputs if index >= 0), *node.outputs[1:])
     builder.run(node.kind, inputs, results, node.source_op, attributes=node.attributes)
     for index, result in zip(wanted, results, strict=True):
         gradients.give(index, result)

@@ -54,6 +54,9 @@ def _attention(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[
     # Whether heads lie one after the other, and not the heads of a token.
     is_by_head = query.dim() == _BATCHED_HEADS and not empty_like(query.transpose(1, 2)).is_contiguous()
     by_head = {"is_by_head": True} if is_by_head else {}
+    # As PyTorch's own attention lays them out: time first, then samples and their heads.
+    if is_by_head and empty_like(query.permute(2, 0, 1, 3)).is_contiguous():
+        by_head["is_time_first"] = True
     share = arguments.get("dropout_p", 0.0)
     dropout = {"has_dropout": True} if isinstance(share, float | int) and share > 0 else {}
     return {"is_causal": bool(arguments.get("is_causal", False)), **by_head, **dropout}
