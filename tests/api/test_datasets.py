@@ -14,7 +14,7 @@ from dippm.datasets.campaign import graph_hashes
 from dippm.datasets.recipes.collections import load_collection
 from dippm.datasets.store.label_store import LabelStore
 from dippm.errors import DippmError, UnsupportedError, UsageError
-from dippm.measuring import worker
+from dippm.measuring import device_names, worker
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
 from dippm.measuring.protocol import Plan as CallPlan
@@ -162,15 +162,27 @@ def test_every_combination_with_a_meaning_is_measured(store: Path) -> None:
             for label in labels.labels()
         }
     expected: set[tuple[str, str, str, str | None]] = {
-        (engine, "inference", precision, None) for engine in ("torch", "onnxruntime") for precision in ("fp32", "amp")
+        (engine, "inference", precision, None)
+        for engine, precision in (("torch", "fp32"), ("torch", "amp"), ("onnxruntime", "fp32"))
     }
     expected |= {("torch", "training", p, optimizer) for p in ("fp32", "amp") for optimizer in ("sgd", "adam")}
     assert found == expected
 
 
+@pytest.fixture
+def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_names, "describe_device", lambda _: "H200")
+
+
+@pytest.mark.usefixtures("_gpu")
 def test_steps_are_not_captured(store: Path) -> None:
     api.measure_collection(
-        "cpu-small", store=store, limit=1, modes=["inference", "training"], runtimes=["eager", "cuda-graph"]
+        "cpu-small",
+        store=store,
+        device="cuda",
+        limit=1,
+        modes=["inference", "training"],
+        runtimes=["eager", "cuda-graph"],
     )
     with LabelStore.open(store) as labels:
         rows = [(label.configuration.conditions, label.measurement) for label in labels.labels()]
@@ -181,14 +193,36 @@ def test_steps_are_not_captured(store: Path) -> None:
     }
 
 
+@pytest.mark.usefixtures("_gpu")
 def test_onnxruntime_takes_no_runtime_of_pytorch(store: Path) -> None:
     api.measure_collection(
-        "cpu-small", store=store, limit=1, engines=["torch", "onnxruntime"], runtimes=["eager", "cuda-graph"]
+        "cpu-small",
+        store=store,
+        device="cuda",
+        limit=1,
+        precisions=["tf32"],
+        engines=["torch", "onnxruntime"],
+        runtimes=["eager", "cuda-graph"],
     )
     with LabelStore.open(store) as labels:
         every = [label.configuration for label in labels.labels()]
     found = {(str(each.engine), str(each.conditions.runtime)) for each in every}
     assert found == {("torch", "eager"), ("torch", "cuda-graph"), ("onnxruntime", "eager")}
+
+
+def test_a_processor_captures_nothing(store: Path) -> None:
+    with pytest.raises(UnsupportedError, match="CUDA graphs run on CUDA devices") as caught:
+        api.measure_collection("cpu-small", store=store, limit=1, runtimes=["cuda-graph"])
+    assert caught.value.code == "runtime.unsupported"
+    assert not store.exists()
+    report = api.measure_collection("cpu-small", store=store, limit=1, runtimes=["cuda-graph", "eager"])
+    assert report.planned == 1
+
+
+def test_onnxruntime_has_no_autocast(store: Path) -> None:
+    with pytest.raises(UnsupportedError, match="no precision amp"):
+        api.measure_collection("cpu-small", store=store, limit=1, engines=["onnxruntime"], precisions=["amp"])
+    assert not store.exists()
 
 
 def test_onnxruntime_alone_does_not_train(store: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.api.report_files import describe_file, write_report
+from dippm.api.report_files import describe_file, find_obstacle, write_report
 from dippm.errors import UsageError
 
 PLOT = b'<svg xmlns="http://www.w3.org/2000/svg"></svg>'
@@ -42,6 +42,20 @@ def test_a_folder_that_cannot_be_written_to_is_said(tmp_path: Path) -> None:
         write(tmp_path / "file" / "folder")
     assert caught.value.code == "report.unwritable"
     assert str(tmp_path / "file") in str(caught.value)
+
+
+def test_what_keeps_a_folder_from_being_written_to_is_told_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path, tmp_path / "new" / "folder", Path("new"), Path()):
+        assert find_obstacle(folder) == ""
+    for folder in (tmp_path / "file", tmp_path / "file" / "folder"):
+        assert find_obstacle(folder) == f"'{tmp_path / 'file'}' is no folder"
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert find_obstacle(tmp_path / "new") == f"'{tmp_path}' may not be written to"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_labels_are_named_by_their_content(tmp_path: Path) -> None:

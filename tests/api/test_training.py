@@ -46,6 +46,16 @@ def test_no_folder_of_something_else_is_written_over(tmp_path: Path, monkeypatch
     assert asked == [tmp_path / "new", Path("dippm-trained/adapted-my-card-8-gb")]
 
 
+@pytest.mark.parametrize(
+    ("out", "code"), [("file", "train.exists"), ("file/out", "train.unwritable"), ("file/a/b", "train.unwritable")]
+)
+def test_a_folder_that_cannot_be_is_said_before_labels_are_opened(out: str, code: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError) as caught:
+        training.adapt(tmp_path / "absent.parquet", out=tmp_path / out)
+    assert caught.value.code == code
+
+
 def test_adapting_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(training, "find_spec", lambda name: None if name == "torch" else find(name))

@@ -24,6 +24,7 @@ from dippm.datasets.store.parquet import read_parquet
 
 pytestmark = pytest.mark.usefixtures("fake_worker")
 
+_MEASURE = ("measure", "--recipe", "cpu-small", "--store", "s.sqlite", "--limit", "1")
 _PREDICT = ("predict", "--recipe", "cpu-small", "--cache", "graphs")
 
 
@@ -161,6 +162,10 @@ def test_collections_are_listed(
         (("measure", "--recipe", "cpu-small", "--store", "s.sqlite", "--budget", "soon"), 2, "duration.invalid"),
         (("measure", "--recipe", "cpu-small", "--store", "s.sqlite", "--mode", ","), 2, "usage.invalid"),
         (("measure", "--recipe", "cpu-small", "--store", "none/s.sqlite"), 2, "store.unreachable"),
+        ((*_MEASURE, "--out", "file/out"), 2, "report.unwritable"),
+        ((*_MEASURE, "--out", "file"), 2, "report.unwritable"),
+        ((*_MEASURE, "--out", "full"), 2, "report.unwritable"),
+        ((*_MEASURE, "--runtime", "cuda-graph"), 4, "runtime.unsupported"),
         (("stats", "none.sqlite"), 2, "labels.missing"),
         ((*_PREDICT, "--out", "p.csv", "--device", "A100"), 2, "labels.name"),
         ((*_PREDICT, "--out", "p.parquet", "--device", "A1000000"), 4, "device.unknown"),
@@ -184,8 +189,11 @@ def test_wrong_use_is_an_error_and_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "full" / "report.txt").mkdir(parents=True)
     assert main(["dataset", *words, "--json"]) == status
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+    assert not list(tmp_path.glob("*.sqlite"))
     assert not list(tmp_path.glob("out.parquet"))
     assert not (tmp_path / "none").exists()
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +20,7 @@ from dippm.datasets import graph_cache
 from dippm.datasets.graph_cache import GraphCache, build_graphs, read_recipe
 from dippm.datasets.recipes.collections import load_collection
 from dippm.datasets.recipes.recipe import Recipe
-from dippm.errors import UsageError
+from dippm.errors import DippmError, UsageError
 from dippm.graph import Dim, DType, Graph, Node, OpKind, TensorRole, TensorSpec
 from dippm.graph.fingerprint import fingerprint
 
@@ -240,3 +242,58 @@ def test_graphs_of_a_mode_are_known_apart(tmp_path: Path, new_builder: Callable[
     trained.save("ab" * 8, graphs[Mode.TRAINING], fingerprint="f")
     assert list(evaluated.keys()) == [KEY]
     assert list(trained.keys()) == sorted(["ab" * 8, KEY])
+
+
+def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text(
+        "from dataclasses import replace\n"
+        "from dippm.datasets.graph_cache import GraphCache, build_graphs\n"
+        "from dippm.datasets.recipes.collections import load_collection\n"
+        "recipe = replace(load_collection('cpu-small')[0], architecture='no:such')\n"
+        "(failure,) = build_graphs([recipe], GraphCache('graphs'), jobs=1)\n"
+        "print(failure.reason)\n"
+    )
+    run = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "no:such" in run.stdout
+    assert run.stderr == ""
+
+
+def _die_of_some(recipes: list[Recipe], _cache: GraphCache) -> None:
+    if recipes[0].architecture == "fatal":
+        os._exit(1)
+
+
+def _die(*_: object) -> None:
+    os._exit(1)
+
+
+@pytest.fixture
+def _as_module(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
+    """Other processes find what stands here."""
+    monkeypatch.syspath_prepend(pytestconfig.rootpath)
+
+
+@pytest.mark.usefixtures("_as_module")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_model_that_ends_its_process_is_named_and_costs_no_other(
+    jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_cache, "_read_and_save", _die_of_some)
+    base = load_collection("cpu-small")[0]
+    recipes = [replace(base, architecture=name) for name in ("fatal", "one", "two", "three")]
+    seen: list[tuple[int, int]] = []
+    (failure,) = build_graphs(recipes, GraphCache(tmp_path), jobs=jobs, on_progress=lambda *at: seen.append(at))
+    assert failure.recipe == recipes[0]
+    assert "died" in failure.reason
+    assert seen == [(done, 4) for done in range(5)]
+
+
+@pytest.mark.usefixtures("_as_module")
+def test_processes_that_do_not_start_are_no_failure_of_the_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_cache, "_prepare", _die)
+    with pytest.raises(DippmError) as caught:
+        build_graphs(load_collection("cpu-small")[:3], GraphCache(tmp_path), jobs=1)
+    assert caught.value.code == "worker.not_started"

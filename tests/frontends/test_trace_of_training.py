@@ -16,6 +16,7 @@ from dippm.graph import OpKind
         (OpKind.BATCH_NORM, {}, True),
         (OpKind.BATCH_NORM, {"is_training": True}, False),
         (OpKind.DROPOUT, {}, False),
+        (OpKind.LSTM, {"has_dropout": True}, False),
         (OpKind.RANDOM, {}, False),
     ],
 )

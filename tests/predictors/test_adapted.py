@@ -77,3 +77,22 @@ def test_a_damaged_manifest_is_an_error(folder: Path, damage: str) -> None:
     with pytest.raises(DippmError) as caught:
         AdaptedPredictor.load(folder)
     assert caught.value.code == "artefact.unreadable"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["additive_inference.safetensors", "additive_training.json", "additive_inference-9.0.json", "physics.json"],
+)
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_what_is_damaged_is_adapted_again(folder: Path, name: str, *, is_missing: bool) -> None:
+    if is_missing:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes((folder / name).read_bytes()[:100])
+    with pytest.raises(DippmError) as caught:
+        AdaptedPredictor.load(folder)
+    assert caught.value.code == "artefact.unreadable"
+    assert str(folder / name) in str(caught.value)
+    assert str(caught.value).endswith(". Adapt to Card of one's own again with `dippm train --adapt`.")
+    assert "Rebuild" not in str(caught.value)
+    assert "Reinstall" not in str(caught.value)

@@ -53,6 +53,13 @@ def test_the_device_is_that_of_the_labels(card_labels: list[Label], card: Device
         assert caught.value.code == code
 
 
+def test_a_file_without_a_row_is_said(card: DeviceSpec) -> None:
+    for wanted in (None, "T4", card):
+        with pytest.raises(UsageError, match=r"^There are no labels: .*dippm dataset measure") as caught:
+            choose_device([], wanted)
+        assert caught.value.code == "labels.none"
+
+
 def test_networks_of_the_architecture_learn_from_labels_of_their_software(
     card_labels: list[Label], card: DeviceSpec
 ) -> None:

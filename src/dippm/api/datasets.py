@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dippm.api.measuring import parse_engine
-from dippm.costs.conditions import Conditions, Mode, Runtime
+from dippm.costs.conditions import Conditions, Mode
 from dippm.datasets.location import data_folder
 from dippm.datasets.store.label import OWN_SOURCE
-from dippm.errors import UsageError
-from dippm.measuring.configuration import Engine
+from dippm.errors import UnsupportedError, UsageError
+from dippm.measuring.configuration import Configuration, Engine
 
 if TYPE_CHECKING:
     from dippm.datasets.campaign.fleet import OpenFleet
@@ -116,12 +116,12 @@ def measure_collection(
     fleet: OpenFleet | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> CampaignReport:
-    """Measure the recipes of a collection under every combination of conditions, and keep every row as it comes.
+    """Measure the recipes of a collection under every combination of conditions that the device and the engine can run.
 
-    Rows that the store holds are not measured again, so that a campaign can be cut at any moment and resumed. A batch
-    that runs out of memory is a result. What needs more than a row that did not fit, or took too long, is left out:
-    larger batches of the same model and conditions, and its training after its inference. Two in a hundred
-    configurations are measured twice, far apart. SIGINT and SIGTERM end the campaign with its report.
+    Every row is kept as it comes. Rows that the store holds are not measured again, so that a campaign can be cut at
+    any moment and resumed. A batch that runs out of memory is a result. What needs more than a row that did not fit,
+    or took too long, is left out: larger batches of the same model and conditions, and its training after its
+    inference. Two in a hundred configurations are measured twice, far apart. SIGINT and SIGTERM end it with its report.
 
     Args:
         collection: Name of a set of recipes; see :func:`list_recipes`.
@@ -136,8 +136,8 @@ def measure_collection(
         modes: ``inference``, ``training``.
         precisions: See :func:`dippm.predict`.
         layouts: ``nchw``, ``nhwc``.
-        runtimes: ``eager``, ``compile``, ``cuda-graph``; the latter for inference alone. A captured graph is launched
-            as a whole.
+        runtimes: ``eager``, ``compile``, ``cuda-graph``; the latter for inference on a GPU alone. A captured graph is
+            launched as a whole.
         engines: ``torch``, ``onnxruntime``; the latter for inference alone.
         optimizers: For training: ``sgd``, ``momentum`` (as predictions assume when nothing is said), ``adam``,
             ``adamw``, ``adamw-fused``, ``adamw-8bit``, ``adafactor``, ``rmsprop``, ``none``.
@@ -171,7 +171,7 @@ def measure_collection(
 
     began_s = time.monotonic()
     retried = _parse_retried(retry)
-    requests = _make_requests(modes, precisions, layouts, runtimes, engines, optimizers)
+    requests = _make_requests(modes, precisions, layouts, runtimes, engines, optimizers, device=device)
     recipes, repeat = load_collection(collection, seed)[: check_limit(limit)], _check_pass(pass_number) - 1
     call_plan = CallPlan(
         budget_s=CallPlan().budget_s * row_limit_s / _ROW_LIMIT_S, energy_share=_check_share(energy_share)
@@ -420,14 +420,18 @@ def _make_requests(
     runtimes: Sequence[str],
     engines: Sequence[str],
     optimizers: Sequence[str],
+    *,
+    device: str,
 ) -> list[Request]:
-    """Every combination that has a meaning; all of them where none has one, to be refused.
+    """Every combination that the device and the engine can run: training, for one, has no captured graphs.
 
-    Training has optimizers and no captured graphs, and onnxruntime neither training nor a runtime of PyTorch's.
+    Raises:
+        UnsupportedError: Why they cannot run the first one, where they can run none.
     """
     from dippm.datasets.campaign.plan import Request
 
-    requests, meant = [], []
+    requests: list[Request] = []
+    refusal: UnsupportedError | None = None
     for engine, mode in product(map(parse_engine, engines), modes):
         is_training = Conditions.parse(mode=mode).mode is Mode.TRAINING
         for precision, layout, runtime in product(precisions, layouts, runtimes):
@@ -435,13 +439,19 @@ def _make_requests(
                 conditions = Conditions.parse(
                     precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer
                 )
-                request = Request(conditions=conditions, engine=engine)
-                requests.append(request)
-                is_other_runtime = conditions.runtime is not Runtime.EAGER
-                is_captured_step = is_training and conditions.runtime is Runtime.CUDA_GRAPH
-                if not (is_captured_step or (engine is Engine.ONNXRUNTIME and (is_training or is_other_runtime))):
-                    meant.append(request)
-    return meant or requests
+                try:
+                    configuration = Configuration(batch=1, conditions=conditions, engine=engine)
+                    if engine is Engine.ONNXRUNTIME:
+                        configuration.check_onnxruntime(device, is_file=False)
+                    else:
+                        configuration.check_torch(device)
+                except UnsupportedError as exc:
+                    refusal = refusal or exc
+                else:
+                    requests.append(Request(conditions=conditions, engine=engine))
+    if not requests and refusal is not None:
+        raise refusal
+    return requests
 
 
 def _parse_retried(names: Sequence[str]) -> frozenset[Outcome]:

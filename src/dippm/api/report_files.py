@@ -1,4 +1,4 @@
-"""The files of an evaluation's report."""
+"""The files of an evaluation's report, and whether a folder takes any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dippm.errors import UsageError
 if TYPE_CHECKING:
     from dippm.evaluation.report_page import Section
 
-__all__ = ["describe_file", "write_report"]
+__all__ = ["describe_file", "find_obstacle", "write_report"]
 
 
 def write_report(
@@ -68,3 +68,11 @@ def describe_file(data: str | os.PathLike[str]) -> str:
     """Name and hash of a file of labels; the name alone of a database."""
     path = Path(data)
     return f"{path.name}, SHA-256 {hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else path.name
+
+
+def find_obstacle(folder: Path) -> str:
+    """Why nothing can be written into a folder, which may be missing yet; ``""`` where it can. Nothing is made."""
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not os.path.isdir(there):
+        return f"'{there}' is no folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"'{there}' may not be written to"

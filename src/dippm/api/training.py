@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dippm.api.arguments import check_optimizer
 from dippm.api.datasets import open_labels
+from dippm.api.report_files import find_obstacle
 from dippm.costs.conditions import Conditions
 from dippm.errors import MissingExtraError, UsageError
 from dippm.features.pmgns import EdgeMode
@@ -203,28 +204,24 @@ def adapt(
         Errors before, and after on models that the tuning had not seen.
 
     Raises:
-        UsageError: Labels of too few rows or models, of none or of several devices, or a folder with something else.
+        UsageError: Labels of too few rows or models, of none or of several devices; ``train.exists`` where the folder
+            is something else, ``train.unwritable`` where it cannot be.
         UnsupportedError: The catalogue lacks the device.
         MissingExtraError: A package for training is not installed.
         DippmError: The labels cannot be read.
     """
-    from dippm.predictors.adapted import is_adapted
-
     if find_spec("torch") is None:
         raise MissingExtraError(package="torch", extra="train", purpose="adapt the predictor")
     from dippm.training.adapt_device import adapt_device
     from dippm.training.additive_adaptation import AdaptationSettings
     from dippm.training.device_labels import choose_device
 
+    if out is not None:
+        _check_adapted(Path(out))
     with open_labels(data) as labels:
         own, spec = choose_device(labels, device)
     folder = Path(TRAINED_FOLDER) / f"adapted-{_as_file_name(spec.name)}" if out is None else Path(out)
-    if folder.is_dir() and any(folder.iterdir()) and not is_adapted(folder):
-        raise UsageError(
-            f"The folder '{folder}' holds something else than an adapted predictor.",
-            code="train.exists",
-            cure="Name another folder.",
-        )
+    _check_adapted(folder)
     return adapt_device(
         own,
         spec,
@@ -251,6 +248,28 @@ def load_predictor(folder: str | os.PathLike[str]) -> PmgnsPredictor:
     from dippm.predictors.pmgns import PmgnsPredictor
 
     return PmgnsPredictor.load(folder)
+
+
+def _check_adapted(folder: Path) -> None:
+    """Refuse, before any work, a folder that an adapted predictor cannot go to; nothing is made."""
+    from dippm.predictors.adapted import is_adapted
+
+    # It is written beside its place, and put there as a whole.
+    obstacle = find_obstacle(folder.resolve().parent)
+    if not obstacle and folder.is_dir():
+        obstacle = find_obstacle(folder)
+    if obstacle:
+        raise UsageError(
+            f"The folder '{folder}' cannot be written to: {obstacle}.",
+            code="train.unwritable",
+            cure="Name another folder.",
+        )
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not is_adapted(folder))):
+        raise UsageError(
+            f"'{folder}' is something else than the folder of an adapted predictor.",
+            code="train.exists",
+            cure="Name another folder.",
+        )
 
 
 def _as_file_name(device: str) -> str:

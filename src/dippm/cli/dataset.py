@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["HELP", "dataset"]
 
 HELP = "Measure many models, and keep, exchange and describe the labels."
+
+_REPORTS = ("report.json", "report.txt")
 
 dataset = typer.Typer(help=HELP, no_args_is_help=True)
 
@@ -153,6 +156,8 @@ def measure(
 
     if kind is not None and cluster is None:
         raise UsageError("--kind chooses among the devices of a cluster.", code="kind.unused", cure="Add --cluster.")
+    if out is not None:
+        _check_report(out)
     lines = CampaignLines("starting" if cluster is None else "waiting for devices")
     error: CampaignStoppedError | None = None
     try:
@@ -356,13 +361,30 @@ def _split(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def _check_report(folder: Path) -> None:
+    """Refuse what the report cannot be written to before anything is measured."""
+    from dippm.api.report_files import find_obstacle
+
+    obstacle = find_obstacle(folder)
+    for path in () if obstacle else (folder / name for name in _REPORTS):
+        if path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
+            obstacle = f"'{path}' may not be written to"
+    if obstacle:
+        raise UsageError(
+            f"The report cannot be written to '{folder}': {obstacle}.",
+            code="report.unwritable",
+            cure="Name another folder with --out.",
+        )
+
+
 def _write_report(report: CampaignReport, folder: Path) -> None:
     import json
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
-        (folder / "report.txt").write_text(f"{report}\n", encoding="utf-8")
+        contents = json.dumps(report.to_dict(), indent=1) + "\n", f"{report}\n"
+        for name, content in zip(_REPORTS, contents, strict=True):
+            (folder / name).write_text(content, encoding="utf-8")
     except OSError as exc:
         raise DippmError(
             f"The report cannot be written to '{folder}': {exc.strerror or exc}.",

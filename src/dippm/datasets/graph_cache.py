@@ -13,15 +13,20 @@ import json
 import os
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dippm.costs.conditions import Mode
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.errors import DippmError, UsageError
 from dippm.graph import Graph
 from dippm.graph.graph_json import graph_from_dict, graph_to_dict
+from dippm.processes.fresh_spawn import FreshSpawnContext
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
 
 __all__ = ["CachedGraph", "GraphCache", "GraphFailure", "build_graphs", "read_recipe"]
 
@@ -186,6 +191,7 @@ def build_graphs(
 
     Raises:
         UsageError: ``jobs.invalid``, or ``graph_cache.unwritable``.
+        DippmError: ``worker.not_started``.
     """
     if jobs < 1:
         raise UsageError(f"The number of processes must be 1 or more. Got {jobs} instead.", code="jobs.invalid")
@@ -215,31 +221,57 @@ def _find_lacking(recipes: list[Recipe], cache: GraphCache) -> list[Recipe]:
 
 def _fill(models: Sequence[list[Recipe]], cache: GraphCache, *, jobs: int) -> Iterator[GraphFailure | None]:
     """Read and write each model's graphs; yields why one failed, None where it did not, as they end."""
-    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
-    from multiprocessing import get_context
+    waiting, workers = list(models), jobs
+    while waiting:
+        lost = yield from _spread(waiting, cache, workers=min(workers, len(waiting)))
+        if lost and workers == 1:
+            # A lone process takes them in their order: it died of the first that it did not come back with.
+            yield GraphFailure(recipe=lost.pop(0)[0], reason="The process that read it died.")
+        waiting, workers = lost, 1
 
-    if not models:
-        return
+
+def _spread(
+    models: Sequence[list[Recipe]], cache: GraphCache, *, workers: int
+) -> Generator[GraphFailure | None, None, list[list[Recipe]]]:
+    """Read models over processes until one of these dies; returns those that are lost with it, in their order."""
+    from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+
     # Spawned, because a fork of a process with PyTorch's threads in it may hang.
-    executor = ProcessPoolExecutor(min(jobs, len(models)), mp_context=get_context("spawn"), initializer=_prepare)
+    context = FreshSpawnContext()
+    is_started = context.Event()
+    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(is_started,))
+    futures: dict[Future[GraphFailure | None], list[Recipe]] = {}
+    read = set()
     try:
-        futures = {executor.submit(_read_and_save, recipes, cache): recipes for recipes in models}
+        with contextlib.suppress(BrokenExecutor):
+            for recipes in models:
+                futures[executor.submit(_read_and_save, recipes, cache)] = recipes
         for future in as_completed(futures):
             try:
-                yield future.result()
+                result = future.result()
             except BrokenExecutor:
-                reason = "A process that reads models died; run again to read what is missing."
-                yield GraphFailure(recipe=futures[future][0], reason=reason)
+                continue
+            read.add(futures[future][0].model_key)
+            yield result
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+    lost = [recipes for recipes in models if recipes[0].model_key not in read]
+    if lost and not is_started.is_set():
+        raise DippmError(
+            "The processes that read models do not start: the first one ended before it had read any.",
+            code="worker.not_started",
+            cure="Make room in memory, or use fewer jobs. What it printed may say more.",
+        )
+    return lost
 
 
-def _prepare() -> None:
+def _prepare(is_started: Event) -> None:
     """One thread each: the processes are the parallelism."""
     import signal
 
     os.environ["OMP_NUM_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    is_started.set()
 
 
 def _read_and_save(recipes: Sequence[Recipe], cache: GraphCache) -> GraphFailure | None:

@@ -31,6 +31,7 @@ def build_label_graphs(
 
     Raises:
         UsageError: As :func:`dippm.datasets.graph_cache.build_graphs`.
+        DippmError: As there.
     """
     labels = list(labels)
     failures = []

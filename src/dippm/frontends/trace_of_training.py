@@ -10,6 +10,7 @@ from dippm.graph import Graph, OpKind
 __all__ = ["check_training"]
 
 _RANDOM_KINDS = frozenset({OpKind.DROPOUT, OpKind.RANDOM})
+_MARKS = ("is_training", "has_dropout")
 
 
 def check_training(graph: Graph, mode: Mode) -> Graph:
@@ -26,7 +27,7 @@ def check_training(graph: Graph, mode: Mode) -> Graph:
         The graph, with a warning added where there is one.
     """
     if mode is not Mode.TRAINING or any(
-        node.kind in _RANDOM_KINDS or node.attributes.get("is_training", False) for node in graph.nodes
+        node.kind in _RANDOM_KINDS or any(node.attributes.get(mark, False) for mark in _MARKS) for node in graph.nodes
     ):
         return graph
     return replace(

@@ -11,10 +11,11 @@ CONV_TRANSPOSE      x, weight [Ci, Co/g, *k], bias?      the same
 LINEAR              x [..., K], weight, bias?            (N is the last dimension of the output)
 MATMUL              a [..., M, K], b [..., K, N]         contracted (K; only where a's last dimension is not K),
                                                          equation (until it is laid out: letters of a, b and result)
-ATTENTION           q, k, v [B, H, L, E], mask?          is_causal, has_dropout (bool)
+ATTENTION           q, k, v [B, H, L, E], mask?          is_causal, has_dropout, is_by_head, is_time_first (how q lies)
 LSTM GRU RNN        x, then states and weights           hidden_size, num_layers, num_directions, batch_first,
-                                                         is_reversed (one direction, from the end), variant (what tells
-                                                         it from a plain layer, such as other activations)
+                                                         is_reversed (one direction, from the end), has_dropout,
+                                                         variant (what tells it from a plain layer, such as other
+                                                         activations)
 EMBEDDING           weight [V, E], indices, offsets?     is_sparse (only where its gradient is)
 *_NORM              x, scale?, bias?, mean?, var?        groups (GROUP_NORM), axes_size (elements normalised over),
                                                          is_training (BATCH_NORM by the batch's own statistics)

@@ -14,6 +14,7 @@ from dippm.costs.kernels.model import load_kernel_model
 from dippm.devices import DeviceSpec, MigProfile, find_device
 from dippm.errors import DippmError, UnsupportedError
 from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.additive_artefact import OWN_REGIMES, REGIMES, manifest_path
 from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.physics import PhysicsPredictor
 
@@ -97,7 +98,17 @@ class AdaptedPredictor:
             DippmError: ``artefact.unreadable``.
             UnsupportedError: ``artefact.columns`` where another version wrote it.
         """
-        return cls(manifest=AdaptedManifest.read(Path(folder)), physics=load_physics(Path(folder)))
+        folder = Path(folder)
+        manifest = AdaptedManifest.read(folder)
+        missing = [path for regime in (*REGIMES, *OWN_REGIMES) if not (path := manifest_path(regime, folder)).exists()]
+        cure = f"Adapt to {manifest.device.name} again with `dippm train --adapt`."
+        if missing:
+            raise DippmError(f"The predictor '{missing[0]}' is missing.", code="artefact.unreadable", cure=cure)
+        try:
+            return cls(manifest=manifest, physics=load_physics(folder))
+        except DippmError as exc:
+            # The cure of a shipped artefact is none here.
+            raise type(exc)(str(exc).removesuffix(f" {exc.cure}"), code=exc.code, cure=cure) from exc
 
     def is_for(self, device: str) -> bool:
         """Whether this is a name of the device of the labels."""

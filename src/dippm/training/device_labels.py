@@ -62,10 +62,17 @@ def choose_device(labels: Iterable[Label], device: str | DeviceSpec | None) -> t
             the catalogue does not know it.
 
     Raises:
-        UsageError: ``labels.none``, or ``labels.ambiguous`` where they are of several devices.
+        UsageError: ``labels.none`` where there are none of it or none at all, or ``labels.ambiguous`` where they are
+            of several devices.
         UnsupportedError: ``device.unknown`` where the catalogue lacks it.
     """
     every = list(labels)
+    if not every:
+        raise UsageError(
+            "There are no labels: the file or store holds no row.",
+            code="labels.none",
+            cure="Measure some with `dippm dataset measure`, or name another file.",
+        )
     present = sorted({label.measurement.device for label in every})
     if isinstance(device, DeviceSpec):
         known = {name.casefold() for name in (device.name, *device.aliases)}
@@ -80,7 +87,7 @@ def choose_device(labels: Iterable[Label], device: str | DeviceSpec | None) -> t
         names = names or [name for name in present if wanted.casefold() in name.casefold()]
     if not names:
         raise UsageError(
-            f"No label is of {wanted or 'any device'}. The labels are of {', '.join(present) or 'nothing'}.",
+            f"No label is of {wanted}. The labels are of {', '.join(present)}.",
             code="labels.none",
             cure=cure,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,19 @@ def test_the_line_of_a_fault_comes_from_another_process(space_file: Path) -> Non
         workers.predict(POINTS, found.__setitem__)
     assert len(found) == 3
     assert all(outcome.error.endswith(f"too wide (perceptrons.py, line {line})") for outcome in found.values())
+
+
+def test_a_script_without_a_guard_is_not_run_again(space_file: Path) -> None:
+    script = space_file.with_name("plain.py")
+    script.write_text(
+        "from dippm.api.exploration.space import load_space\n"
+        "from dippm.api.exploration.trials import Terms\n"
+        "from dippm.api.exploration.workers import Workers\n"
+        "from dippm.devices import find_device\n"
+        "terms = Terms(device=find_device('A100'), batch=1)\n"
+        f"with Workers(load_space({space_file.name!r}), terms, jobs=2) as workers:\n"
+        "    point = {'depth': 1, 'width': 16, 'kind': 'none'}\n"
+        "    workers.predict([point], lambda _, outcome: print(outcome.error_code or 'predicted'))\n"
+    )
+    run = subprocess.run([sys.executable, script], cwd=script.parent, capture_output=True, text=True, check=True)
+    assert (run.stdout, run.stderr) == ("predicted\n", "")

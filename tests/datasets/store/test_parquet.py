@@ -131,3 +131,36 @@ def test_no_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="pyarrow"):
         export_parquet([], tmp_path / "labels.parquet")
+
+
+def _saved_again(label: Label, path: Path, change: Callable[[pyarrow.Table], pyarrow.Table]) -> Path:
+    """A file as other programs write it, who know the columns alone."""
+    export_parquet([label, label], path)
+    pyarrow.parquet.write_table(change(pyarrow.parquet.read_table(path)).replace_schema_metadata(None), path)
+    return path
+
+
+def test_a_table_that_was_saved_again_is_read(tmp_path: Path, rich_label: Label) -> None:
+    path = _saved_again(rich_label, tmp_path / "labels.parquet", lambda table: table.append_column("x", [["a", "b"]]))
+    assert list(read_parquet(path)) == [rich_label, rich_label]
+
+
+def test_columns_that_are_missing_are_named(tmp_path: Path, rich_label: Label) -> None:
+    path = _saved_again(
+        rich_label, tmp_path / "labels.parquet", lambda table: table.drop_columns(["batch", "latency_ms"])
+    )
+    with pytest.raises(UsageError, match=r"lacks the columns batch, latency_ms\. ") as caught:
+        read_parquet(path)
+    assert caught.value.code == "parquet.not_labels"
+
+
+def test_text_in_a_column_of_numbers_is_named_with_its_row(tmp_path: Path, rich_label: Label) -> None:
+    def as_text(table: pyarrow.Table) -> pyarrow.Table:
+        at = table.schema.get_field_index("latency_ms")
+        return table.set_column(at, "latency_ms", pyarrow.array([None, "7 ms"]))
+
+    rows = read_parquet(_saved_again(rich_label, tmp_path / "labels.parquet", as_text))
+    assert next(rows).measurement.latency_ms is None
+    with pytest.raises(UsageError, match=r"^Row 2 of '.*labels.parquet' is no label: latency_ms .*'7 ms'") as caught:
+        next(rows)
+    assert caught.value.code == "label.invalid"

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 
 import pytest
@@ -57,23 +58,50 @@ def test_texts_that_no_database_holds_are_cleaned(make_label: Callable[..., Labe
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "named"),
     [
-        {"outcome": "splendid"},
-        {"arguments": "{"},
-        {"inputs": "[[1]]"},
-        {"batch": None},
-        {"mode": "dreaming"},
-        {"latency_ms": -1.0},
-        {"energy_j": -0.1},
-        {"timed_runs": -1},
+        ({"outcome": "splendid"}, "outcome must be one of ok, "),
+        ({"engine": "steam"}, "engine must be one of torch, "),
+        ({"arguments": "{"}, "arguments must be JSON"),
+        ({"arguments": "[1]"}, "describe no model"),
+        ({"inputs": "[[1]]"}, "describe no model"),
+        ({"batch": None}, "batch must be a whole number of 0 or more"),
+        ({"batch": 0}, "batch size must be 1 or more"),
+        ({"batch": "8"}, "batch must be a whole number"),
+        ({"batch": 1.5}, "batch must be a whole number"),
+        ({"batch": math.nan}, "batch must be a whole number"),
+        ({"repeat": True}, "repeat must be a whole number"),
+        ({"mode": "dreaming"}, "mode must be one of"),
+        ({"mode": 3}, "mode must be a text"),
+        ({"latency_ms": -1.0}, "latency_ms must be a finite number of 0 or more, or empty"),
+        ({"latency_ms": "fast"}, "latency_ms .*'fast'"),
+        ({"latency_std_ms": "0.1"}, "latency_std_ms .*'0.1'"),
+        ({"energy_j": -0.1}, "energy_j"),
+        ({"energy_j": math.inf}, "energy_j"),
+        ({"duration_s": math.nan}, "duration_s"),
+        ({"temperature_c": -math.inf}, "temperature_c must be a finite number, or empty"),
+        ({"timed_runs": -1}, "timed_runs"),
+        ({"device": None}, "device must be a text"),
     ],
 )
-def test_a_row_that_is_no_label_is_refused(change: dict[str, object], make_label: Callable[..., Label]) -> None:
+def test_a_row_that_is_no_label_is_refused(
+    change: dict[str, object], named: str, make_label: Callable[..., Label]
+) -> None:
+    with pytest.raises(UsageError, match=f"^Row 7 is no label: .*{named}") as caught:
+        row_to_label({**label_to_row(make_label()), **change}, name="Row 7")
+    assert caught.value.code == "label.invalid"
+
+
+def test_a_row_without_a_column_is_refused(make_label: Callable[..., Label]) -> None:
     row = label_to_row(make_label())
-    with pytest.raises(UsageError):
-        row_to_label({**row, **change})
     del row["device"]
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match="lacks the column device") as caught:
         row_to_label(row)
     assert caught.value.code == "label.invalid"
+
+
+def test_what_other_programs_make_of_a_row_is_read(make_label: Callable[..., Label]) -> None:
+    label = make_label(latency_ms=7.0, energy_j=None)
+    row = label_to_row(label)
+    assert row_to_label({**row, "latency_ms": 7, "energy_j": math.nan, "context_mb": math.nan, "batch": 8.0}) == label
+    assert row_to_label({**row, "temperature_c": -3}).measurement.state.temperature_c == -3.0

@@ -111,3 +111,23 @@ def test_sorts_name_the_dimension_of_their_rows(
 
     (node,) = (each for each in read(Sort(), "8,4").nodes if each.kind is OpKind.SORT)
     assert node.attributes["axes"] == axes
+
+
+@pytest.mark.parametrize(
+    ("share", "mode", "expected"),
+    [(0.2, Mode.TRAINING, True), (0.2, Mode.INFERENCE, None), (0.0, Mode.TRAINING, None)],
+)
+def test_recurrent_layers_know_whether_they_drop_out(
+    read: Callable[..., Graph], share: float, mode: Mode, expected: bool | None
+) -> None:
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.LSTM(8, 8, 2, dropout=share)
+
+        def forward(self, x):
+            return self.layers(x)[0]
+
+    module = Layers().train(mode is Mode.TRAINING)
+    (node,) = (node for node in read(module, "6,8", mode=mode).nodes if node.kind is OpKind.LSTM)
+    assert node.attributes.get("has_dropout") is expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -16,6 +15,7 @@ from dippm.api.exploration.choices import Choices
 from dippm.api.exploration.space import Space, load_space
 from dippm.api.exploration.trials import Outcome, Terms, evaluate
 from dippm.errors import DippmError, UsageError
+from dippm.processes.fresh_spawn import FreshSpawnContext
 
 __all__ = ["Workers"]
 
@@ -78,7 +78,7 @@ class Workers:
     def _spread(self, points: Sequence[Choices], keep: Callable[[int, Outcome], None]) -> list[int]:
         """Predict over the processes; returns places of points that were lost with one."""
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._jobs, mp_context=multiprocessing.get_context("spawn"))
+            self._pool = ProcessPoolExecutor(self._jobs, mp_context=FreshSpawnContext())
         answers: list[Future[Outcome | _Refusal] | None] = []
         for point in points:
             try:

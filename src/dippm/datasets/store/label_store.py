@@ -184,7 +184,7 @@ class LabelStore:
             with self._reading() as connection:
                 page: Sequence[Any] = connection.execute(query.where(LABELS.c.id > last)).mappings().all()
             for row in page:
-                yield row_to_label(row)
+                yield row_to_label(row, name=f"Row {row['id']} of '{self._name}'")
             if len(page) < _PAGE:
                 return
             last = page[-1]["id"]

@@ -20,6 +20,7 @@ __all__ = ["export_parquet", "read_parquet"]
 
 _VERSION_KEY = b"dippm.labels.schema"
 _ROWS_PER_GROUP = 20_000
+_MOST_NAMED = 8
 # These differ from row to row, where a dictionary would only add to the size.
 _UNREPEATED = ("key", "measured_at")
 
@@ -96,13 +97,8 @@ def _check(path: Path) -> None:
         schema = pyarrow.parquet.read_schema(path)
     except (pyarrow.ArrowException, OSError) as exc:
         raise _unreadable(path, exc) from exc
-    version = (schema.metadata or {}).get(_VERSION_KEY)
-    if version is None:
-        raise UsageError(
-            f"The Parquet file '{path}' holds no labels of dippm: its columns are {', '.join(schema.names[:8])}.",
-            code="parquet.not_labels",
-            cure="Name a file that `dippm dataset export` wrote.",
-        )
+    # Who saves a table again may lose what dippm says of it; the columns of this version are labels all the same.
+    version = (schema.metadata or {}).get(_VERSION_KEY, _version())
     if version != _version():
         raise UsageError(
             f"The Parquet file '{path}' has schema {version.decode(errors='replace')}; "
@@ -110,16 +106,27 @@ def _check(path: Path) -> None:
             code="parquet.schema",
             cure="Use a dippm of the version that wrote it.",
         )
+    missing = [column.name for column in COLUMNS if column.name not in schema.names]
+    if missing:
+        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        raise UsageError(
+            f"The Parquet file '{path}' holds no labels of dippm: it lacks the columns "
+            f"{', '.join(missing[:_MOST_NAMED])}{more}.",
+            code="parquet.not_labels",
+            cure="Name a file that `dippm dataset export` wrote, or one with all of its columns.",
+        )
 
 
 def _read(path: Path) -> Iterator[Label]:
     import pyarrow.parquet
 
+    number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=2000):
                 for row in batch.to_pylist():
-                    yield row_to_label(row)
+                    number += 1
+                    yield row_to_label(row, name=f"Row {number} of '{path}'")
     except (pyarrow.ArrowException, OSError) as exc:
         raise _unreadable(path, exc) from exc
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from dippm.costs.conditions import Conditions
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label import Label
-from dippm.errors import UsageError
+from dippm.errors import DippmError, UsageError, quote
 from dippm.measuring.configuration import Configuration, Engine
 from dippm.measuring.measurement import DeviceState, Measurement, Outcome, SoftwareStack
 
@@ -27,6 +28,8 @@ SCHEMA_VERSION = 1
 """Version of the stored form, in databases and in Parquet files."""
 
 Scalar = str | int | float | None
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
 
 # No measurement has them: labels are of one batch a step, and keep every activation.
 _NOT_STORED = ("accumulation", "is_checkpointed", "adapters")
@@ -80,48 +83,96 @@ def label_to_row(label: Label) -> dict[str, Scalar]:
     return {column.name: _to_scalar(column, row[column.name]) for column in COLUMNS}
 
 
-def row_to_label(row: Mapping[str, Any]) -> Label:
+def row_to_label(row: Mapping[str, Any], *, name: str = "This row") -> Label:
     """Bring a row back to the label that it was made of; columns beyond :data:`COLUMNS` are passed over.
+
+    A figure that is NaN was not measured: so some libraries write what is missing.
+
+    Args:
+        row: Values by column.
+        name: What the row is called in an error.
 
     Raises:
         UsageError: ``label.invalid`` where the row lacks a column or holds what no label has.
     """
     try:
-        batch = int(row["batch"])
-        recipe = Recipe.from_dict(
-            {
-                "collection": row["collection"],
-                "family": row["family"],
-                "architecture": row["architecture"],
-                "arguments": json.loads(row["arguments"]),
-                "inputs": json.loads(row["inputs"]),
-                "batch": batch,
-            }
-        )
-        conditions = Conditions.parse(
-            **{field.name: row[field.name] for field in fields(Conditions) if field.name not in _NOT_STORED}
-        )
-        measured = {
-            field.name: row[field.name] for field in fields(Measurement) if field.name not in ("state", "software")
-        }
-        negative = [name for name, value in measured.items() if isinstance(value, int | float) and value < 0]
-        if negative:
-            raise ValueError(f"{negative[0]} below 0")
-        measured["outcome"] = Outcome(row["outcome"])
-        return Label(
-            recipe=recipe,
-            configuration=Configuration(batch=batch, conditions=conditions, engine=Engine(row["engine"])),
-            measurement=Measurement(
-                **measured,
-                state=DeviceState(**{field.name: row[field.name] for field in fields(DeviceState)}),
-                software=SoftwareStack(**{field.name: row[field.name] for field in fields(SoftwareStack)}),
-            ),
-            repeat=int(row["repeat"]),
-            graph_hash=row["graph_hash"],
-            source=row["source"],
-        )
-    except (KeyError, TypeError, ValueError) as exc:
-        raise UsageError(f"This row is no label: {exc!r} in {dict(row)!r:.300}.", code="label.invalid") from exc
+        return _to_label(_read_values(row))
+    except (DippmError, TypeError, ValueError, OverflowError) as exc:
+        raise UsageError(
+            f"{name} is no label: {exc}",
+            code="label.invalid",
+            cure="Correct the row or remove it; what was not measured stays empty.",
+        ) from exc
+
+
+def _read_values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose values are of their columns' kinds, whole numbers for others where they are meant."""
+    values = dict(row)
+    try:
+        for name, kind, is_optional, least in _READ:
+            value = values[name]
+            if value.__class__ is kind:
+                if kind is str or least <= value < math.inf:
+                    continue
+            elif value is None and is_optional:
+                continue
+            values[name] = _to_value(name, kind, value, is_optional=is_optional, least=least)
+    except KeyError as exc:
+        raise ValueError(f"It lacks the column {exc.args[0]}.") from exc
+    return values
+
+
+def _to_value(name: str, kind: type, value: Any, *, is_optional: bool, least: float) -> Scalar:
+    if kind is not str and isinstance(value, int | float) and not isinstance(value, bool):
+        if math.isfinite(value) and value >= least and (kind is float or value == int(value)):
+            return float(value) if kind is float else int(value)
+        if math.isnan(value) and is_optional:
+            return None
+    wanted = {str: "a text", int: "a whole number", float: "a finite number"}[kind]
+    bounds = " of 0 or more" if least == 0 else ""
+    or_empty = ", or empty" if is_optional else ""
+    raise ValueError(f"{name} must be {wanted}{bounds}{or_empty}. Got {quote(value)} instead.")
+
+
+def _to_label(values: Mapping[str, Any]) -> Label:
+    conditions = Conditions.parse(**{name: values[name] for name in _CONDITIONS})
+    measured = {name: values[name] for name in _MEASUREMENT}
+    measured["outcome"] = _choose(Outcome, values, "outcome")
+    return Label(
+        recipe=_to_recipe(values),
+        configuration=Configuration(
+            batch=values["batch"], conditions=conditions, engine=_choose(Engine, values, "engine")
+        ),
+        measurement=Measurement(
+            **measured,
+            state=DeviceState(**{name: values[name] for name in _STATE}),
+            software=SoftwareStack(**{name: values[name] for name in _SOFTWARE}),
+        ),
+        repeat=values["repeat"],
+        graph_hash=values["graph_hash"],
+        source=values["source"],
+    )
+
+
+def _to_recipe(values: Mapping[str, Any]) -> Recipe:
+    held = {name: values[name] for name in ("collection", "family", "architecture", "batch")}
+    for name in ("arguments", "inputs"):
+        try:
+            held[name] = json.loads(values[name])
+        except (ValueError, RecursionError) as exc:
+            raise ValueError(f"{name} must be JSON. Got {quote(values[name])} instead.") from exc
+    try:
+        return Recipe.from_dict(held)
+    except UsageError as exc:
+        described = f"arguments {quote(values['arguments'])} and inputs {quote(values['inputs'])}"
+        raise ValueError(f"Its {described} describe no model.") from exc
+
+
+def _choose(choices: type[_Choice], values: Mapping[str, Any], name: str) -> _Choice:
+    try:
+        return choices(values[name])
+    except ValueError as exc:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}. Got {quote(values[name])} instead.") from exc
 
 
 def _to_scalar(column: Column, value: Any) -> Scalar:
@@ -171,3 +222,14 @@ COLUMNS: tuple[Column, ...] = (
 )
 """Columns of a stored label: ``arguments`` and ``inputs`` are JSON, the rest scalars; ``key`` and ``model_key`` follow
 from the others and stand there for queries."""
+
+_CONDITIONS = tuple(field.name for field in fields(Conditions) if field.name not in _NOT_STORED)
+_MEASUREMENT = tuple(field.name for field in fields(Measurement) if field.name not in ("state", "software"))
+_STATE = tuple(field.name for field in fields(DeviceState))
+_SOFTWARE = tuple(field.name for field in fields(SoftwareStack))
+# Name, kind, whether it may be empty, and the least number of what is read; temperatures may be below 0.
+_READ: tuple[tuple[str, type[Any], bool, float], ...] = tuple(
+    (column.name, column.kind, column.is_optional, -sys.float_info.max if column.name in _STATE else 0.0)
+    for column in COLUMNS
+    if column.name not in ("key", "model_key")
+)

@@ -97,11 +97,14 @@ def _recurrent(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[
     states = arguments["hx"]
     # An LSTM's cell state keeps the hidden size where a projection makes the hidden state narrower.
     state = states if isinstance(states, torch.Tensor) else states[-1]
+    # Between layers, by the kernels themselves.
+    drops_out = bool(arguments["train"]) and arguments["dropout"] > 0.0
     return {
         "hidden_size": int(state.shape[-1]),
         "num_layers": int(arguments["num_layers"]),
         "num_directions": 2 if arguments["bidirectional"] else 1,
         "batch_first": bool(arguments.get("batch_first", False)),
+        **({"has_dropout": True} if drops_out else {}),
     }
 
 
