@@ -447,6 +447,23 @@ def test_what_is_kept_where_the_way_back_depends_on_values(function):
     assert predicted == pytest.approx(tracked, abs=_SCALARS, rel=0)
 
 
+class _Bilinear(nn.Module):
+    """A bilinear layer, whose products of single features autograd never sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.both = nn.Linear(64, 64), nn.Linear(64, 48), nn.Bilinear(64, 48, 20)
+
+    def forward(self, x):
+        return self.both(self.first(x), self.second(x))
+
+
+def test_a_bilinear_layer_keeps_what_it_reads():
+    tracked, *_ = _track(_Bilinear, _TOKENS, torch.float32, _OPTIMIZERS[Optimizer.SGD])
+    predicted, *_ = _predict(_Bilinear, _TOKENS, DType.FLOAT32, Optimizer.SGD)
+    assert predicted == pytest.approx(tracked, abs=_SCALARS, rel=0)
+
+
 class _LossInParts(nn.Module):
     """Scores of a part of the tokens at a time, which the backward pass computes again."""
 

@@ -9,7 +9,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 
-__all__ = ["DERIVED_WHOLE", "EXPANSIONS", "drop_out", "is_attention_fused", "is_linear_whole", "linear_of_copy"]
+__all__ = [
+    "DERIVED_WHOLE",
+    "EXPANSIONS",
+    "KEEP_ARGUMENTS",
+    "drop_out",
+    "is_attention_fused",
+    "is_linear_whole",
+    "linear_of_copy",
+]
 
 _MATRIX = 2
 _SAMPLES_AND_HEADS = 4
@@ -272,6 +280,9 @@ EXPANSIONS: Mapping[str, Callable[..., Any]] = {
 # Expansions that a model in training keeps whole: their derivative is that of one operator, which keeps its result or
 # computes more than is asked for, and a deformable convolution makes its columns again.
 DERIVED_WHOLE = frozenset({"_safe_softmax", "deform_conv2d", "linalg_svdvals", "linalg_eigvalsh"})
+
+#: What autograd sees as one function that keeps nothing but its arguments.
+KEEP_ARGUMENTS = frozenset({"bilinear"})
 
 
 def is_attention_fused(

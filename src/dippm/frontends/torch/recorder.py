@@ -28,6 +28,7 @@ from dippm.frontends.torch.detections import Detections, Detectors
 from dippm.frontends.torch.expansions import (
     DERIVED_WHOLE,
     EXPANSIONS,
+    KEEP_ARGUMENTS,
     drop_out,
     is_linear_whole,
     linear_of_copy,
@@ -144,7 +145,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return len(self._steps)
 
     def mark_function(self, start: int, name: str) -> None:
-        """Mark the nodes from one on as those of an autograd function of the model's own, which keeps its arguments."""
+        """Mark the nodes from one on as those of one autograd function that keeps nothing but its arguments."""
         for step in self._steps[start:]:
             step.attributes[AUTOGRAD_FUNCTION] = f"{name}_{start}"
 
@@ -259,8 +260,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = {name: self._adopt_argument(value) for name, value in kwargs.items()}
         name = plan.name
         if name in EXPANSIONS and not (self.flow is not None and name in DERIVED_WHOLE):
+            start = self.step_count
             with self, self._meanwhile(raised=name in _RAISED):
                 result = EXPANSIONS[name](*args, **kwargs)
+                if name in KEEP_ARGUMENTS:
+                    self.mark_function(start, name)
                 return args[0].copy_(result) if plan.is_in_place else result
         if func in PACKED:
             self.assumptions.append(FULL_LENGTH)
