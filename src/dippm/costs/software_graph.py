@@ -69,7 +69,8 @@ def _in_format_of_operands(graph: Graph, *, is_one_operator: bool) -> Graph:
 
 def _is_raised(node: Node) -> bool:
     # A system of equations, which is solved in FP32 as well, says what it sums.
-    return node.attributes.get(RAISED) is True and "contracted" not in node.attributes
+    is_product = node.kind is OpKind.MATMUL and "contracted" not in node.attributes
+    return is_product and node.attributes.get(RAISED) is True
 
 
 def _softmax_before(editor: GraphEditor, tensor: int) -> int:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from dippm.costs.autocast import KEPT, RAISED
 from dippm.costs.conditions import Mode
 from dippm.costs.precision import Precision
 from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
@@ -16,6 +17,7 @@ from dippm.frontends.inputs import InputShapes, parse_input_shapes
 from dippm.frontends.open_model import open_model
 from dippm.frontends.torch.own_loss import is_scored_in_fp32
 from dippm.frontends.torch.reader import read_module
+from dippm.frontends.torch.torchvision_ops import import_torchvision_ops
 from dippm.graph import DType, OpKind
 
 _needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
@@ -92,3 +94,30 @@ def test_a_reader_notes_code_that_has_parts_in_fp32(is_wrapped: bool) -> None:
     graph = read_module(_Around(module) if is_wrapped else module, input=inputs)
     assert graph.keeps_fp32_parts
     assert not read_module(nn.Linear(8, 8), input=parse_input_shapes("8")).keeps_fp32_parts
+
+
+@_needs_transformers
+@pytest.mark.parametrize(("is_in_full", "mark"), [(True, RAISED), (False, KEPT)])
+def test_a_loss_inside_a_model_says_in_what_type_it_takes_scores(is_in_full: bool, mark: str) -> None:
+    import_torchvision_ops()
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    class Scored(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores = self.head(self.table(x))
+            if is_in_full:
+                return ForCausalLMLoss(scores, x, vocab_size=16)
+            return nn.functional.cross_entropy(scores.flatten(0, 1), x.flatten())
+
+    graph = read_module(Scored(), input=parse_input_shapes("12:int64"), mode=Mode.TRAINING)
+    (logarithms,) = (node for node in graph.nodes if node.kind is OpKind.LOG_SOFTMAX)
+    assert {RAISED, KEPT} & logarithms.attributes.keys() == {mark}
+    step = make_training_graph(graph, TrainingSettings(precision=Precision.AMP))
+    written = [
+        step.graph.tensors[node.outputs[0]].dtype for node in step.graph.nodes if node.kind is OpKind.LOG_SOFTMAX
+    ]
+    assert written == [DType.FLOAT32 if is_in_full else DType.FLOAT16]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import torch
 from torch import nn
 
-__all__ = ["is_scored_in_fp32"]
+__all__ = ["is_scored_in_fp32", "is_scoring_in_fp32"]
 
 # transformers 5: loss/loss_utils.py. These call ``float()`` on the scores; a class without one of its own is of the
 # first kind.
 _IN_FP32 = frozenset({"ForCausalLMLoss", "ForMaskedLMLoss", "ForTokenClassification"})
 _CHOOSER = "transformers.modeling_utils"
+_LOSSES = "transformers"
 
 
 def is_scored_in_fp32(module: nn.Module) -> bool:
@@ -35,6 +38,16 @@ def is_scored_in_fp32(module: nn.Module) -> bool:
         return False
     with _unheard(_CHOOSER):
         return getattr(getattr(module, "loss_function", None), "__name__", "") in _IN_FP32
+
+
+def is_scoring_in_fp32() -> bool:
+    """Whether such a loss is being taken right now, of scores that it has made FP32."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name in _IN_FP32 and _LOSSES in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

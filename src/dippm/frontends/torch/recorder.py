@@ -38,6 +38,7 @@ from dippm.frontends.torch.higher_order import run_eagerly
 from dippm.frontends.torch.known_values import KnownValues
 from dippm.frontends.torch.meta_tensors import is_differentiable, map_tensors, run_on_meta, tensors_in, without_values
 from dippm.frontends.torch.one_number import fill_of
+from dippm.frontends.torch.own_loss import is_scoring_in_fp32
 from dippm.frontends.torch.packed_sequences import FULL_LENGTH, PACKED
 from dippm.frontends.torch.plans import (
     DROPOUTS,
@@ -62,8 +63,7 @@ _META = torch.device("meta")
 _OPERATOR_LIMIT = 2_000_000  # the largest models run some ten thousand
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _DETACH = "detach"
-# What asks for a value to refuse others.
-_CHECKS = frozenset({"equal", "_local_scalar_dense"})
+_CHECKS = frozenset({"equal", "_local_scalar_dense"})  # what asks for a value to refuse others
 # Compositions that compare values only to refuse windows that no signal comes back from.
 _CHECKING = frozenset({"istft"})
 # Operators on autocast's list of FP32 that are recorded as what they run.
@@ -71,8 +71,8 @@ _RAISED = frozenset({"_euclidean_dist"})
 # Compositions whose operands autocast casts before anything of them runs, and what they run beside products.
 _LOWERED = frozenset({"matmul", "einsum"})
 _LOWERED_KINDS = frozenset({OpKind.COPY, OpKind.MUL})
-# Compositions that ask for logarithms in the type of their scores.
-_KEEPING = frozenset({"cross_entropy_loss"})
+# A composition that asks for logarithms in the type of its scores, and what marks these.
+_SCORING, _MARK_OF_LOGARITHMS = "cross_entropy_loss", {"keeping": KEPT, "scoring": RAISED}
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -109,8 +109,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flow = GradientFlow() if is_differentiated else None
-        # Of what runs meanwhile: autocast leaves its products in FP32 (raised), has cast its operands (lowered) or
-        # leaves its logarithms as they are (keeping), and what asks for a value only refuses others (checking).
+        # Of what runs meanwhile: autocast leaves products in FP32 (raised), has cast operands (lowered), and leaves
+        # logarithms as they are (keeping) or in FP32 (scoring); what asks for a value only refuses others (checking).
         self._switches: frozenset[str] = frozenset()
         self.unsupported: dict[str, int] = {}
         self.assumptions: list[str] = []
@@ -279,8 +279,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self, self._meanwhile(lowered=True):
                 return linear_of_copy(*args, **kwargs)
         if plan.is_composite:
-            marks = {"lowered": name in _LOWERED, "checking": name in _CHECKING, "keeping": name in _KEEPING}
-            with self, self._meanwhile(**marks):
+            scores = "" if name != _SCORING else "scoring" if is_scoring_in_fp32() else "keeping"
+            switches = {"lowered": name in _LOWERED, "checking": name in _CHECKING, scores: bool(scores)}
+            with self, self._meanwhile(**switches):
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         arguments = {**plan.defaults, **dict(zip(plan.argument_names, args, strict=False)), **kwargs}
         if name == "scaled_dot_product_attention" and not is_fused(arguments):
@@ -451,8 +452,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             is_lowered = "lowered" in self._switches and "raised" not in self._switches and kind in _LOWERED_KINDS
             if is_lowered:
                 attributes[LOWERED] = True
-            if "keeping" in self._switches and kind is OpKind.LOG_SOFTMAX:
-                attributes[KEPT] = True
+            if kind is OpKind.LOG_SOFTMAX:
+                attributes.update({_MARK_OF_LOGARITHMS[each]: True for each in self._switches & {*_MARK_OF_LOGARITHMS}})
             if is_lowered or kind in CAST_KINDS:
                 attributes.update(self.autocast.marks)
         new: list[int] = []
