@@ -9,7 +9,7 @@ from pathlib import Path
 from dippm.errors import ModelReadError, UsageError
 from dippm.frontends.checkpoint_folder import PIPELINE_NAME, is_checkpoint_config, is_checkpoint_folder, list_parts
 from dippm.frontends.graph_file import is_graph_file
-from dippm.frontends.paddle.model_files import holds_program, is_paddle
+from dippm.frontends.paddle.model_files import find_by_prefix, holds_program, is_paddle
 from dippm.frontends.tensorflow.wire_format import is_graph_def
 
 __all__ = ["Framework", "detect_framework", "parse_framework"]
@@ -101,7 +101,9 @@ def detect_framework(path: Path) -> Framework:
             # TensorFlow names a checkpoint by what the names of its files begin with.
             if Path(f"{path}{_TENSORFLOW_INDEX}").is_file():
                 raise _tensorflow_weights(path)
+            program = find_by_prefix(path)
             cure = _PATTERN if any(sign in str(path) for sign in "*?[") else _MISSING
+            cure = cure if program is None else f"Give '{program}'."
             raise ModelReadError(f"There is no file '{path}'.", code="model.missing", cure=cure)
         if path.is_dir():
             return _detect_folder(path)

@@ -141,8 +141,14 @@ def test_channels_last_is_refused_with_the_way_round(paddle: Any, save: Callable
 
 
 def test_what_the_converter_leaves_out_is_told(paddle: Any, save: Callable[..., Path]) -> None:
-    with pytest.raises(UnsupportedError, match="in part only") as caught:
+    with pytest.raises(UnsupportedError, match=r"pd_op\.rnn of mode RNN_TANH.* in part only") as caught:
         dippm.load(save(paddle.nn.SimpleRNN(4, 8), 5, 4))
+    assert caught.value.code == "paddle.operator_unsupported"
+
+
+def test_the_loop_of_a_cell_is_refused_with_the_layer_to_use(paddle: Any, save: Callable[..., Path]) -> None:
+    with pytest.raises(UnsupportedError, match=r"paddle\.nn\.LSTM") as caught:
+        dippm.load(save(paddle.nn.RNN(paddle.nn.LSTMCell(4, 8)), 5, 4))
     assert caught.value.code == "paddle.operator_unsupported"
 
 
@@ -173,6 +179,27 @@ def test_a_reduction_of_a_whole_tensor(paddle: Any, save: Callable[..., Path], r
     graph = dippm.load(save(Reducing(), 4))
     assert "reduce" in kinds(graph)
     assert [dim.at(3) for dim in graph.tensors[graph.outputs[0]].shape] == [3, 6]
+
+
+def test_operators_that_the_converter_does_not_know_are_read_as_others(paddle: Any, save: Callable[..., Path]) -> None:
+    functional = paddle.nn.functional
+
+    class Rare(paddle.nn.Layer):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            y = x / paddle.norm(x)
+            y = y - paddle.amax(y, -1, keepdim=True) - paddle.amin(y)
+            y = paddle.masked_fill(y, y > 0, 1.0)
+            y = functional.celu(paddle.expm1(paddle.stanh(paddle.trunc(y))))
+            y = paddle.lerp(y, x, 0.5)
+            y = functional.pixel_unshuffle(functional.channel_shuffle(y, 4), 2)
+            y = functional.maxout(paddle.repeat_interleave(y, 3, 2), 2)
+            return paddle.addmm(paddle.ones([8]), y.reshape([-1, 8]), paddle.ones([8, 8]))
+
+    graph = dippm.load(save(Rare(), 8, 16, 16))
+    assert graph.unsupported_ops == {}
+    assert [dim.at(3) for dim in graph.tensors[graph.outputs[0]].shape] == [3 * 16 * 3 * 8, 8]
+    assert kinds(graph).count("reduce") == 4
+    assert dippm.predict(graph, batch=3, device="A100").macs == 3 * 16 * 3 * 8 * 8 * 8
 
 
 @pytest.mark.parametrize("is_masked", [False, True])

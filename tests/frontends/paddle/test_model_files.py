@@ -75,6 +75,21 @@ def test_a_checkpoint_is_no_model_even_beside_one(tmp_path: Path) -> None:
     assert caught.value.code == "model.weights_only"
 
 
+@pytest.mark.parametrize("program", ["m_json", "m_pdmodel"])
+def test_the_prefix_of_a_model_leads_to_its_program(tmp_path: Path, program: str) -> None:
+    write(tmp_path, m_pdiparams=WEIGHTS, **{program: PIR})
+    with pytest.raises(ModelReadError) as caught:
+        detect_framework(tmp_path / "m")
+    assert caught.value.code == "model.missing"
+    assert caught.value.cure == f"Give '{tmp_path / program.replace('_', '.')}'."
+
+
+def test_json_of_another_kind_is_not_pointed_to(tmp_path: Path) -> None:
+    write(tmp_path, m_json=b"{}")
+    with pytest.raises(ModelReadError, match="Check the path"):
+        detect_framework(tmp_path / "m")
+
+
 def test_a_folder_with_one_model(tmp_path: Path) -> None:
     write(tmp_path, m_json=PIR, m_pdmodel=PROGRAM_DESC, m_pdiparams=WEIGHTS, config_json=b"{}")
     (tmp_path / "more.json").mkdir()

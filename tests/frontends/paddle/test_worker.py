@@ -112,79 +112,6 @@ def test_other_names_of_operators_are_those_that_the_installed_converter_lists(p
     assert {new for new in worker._LISTED_AS if new in listed} == set()
 
 
-def test_scales_of_interpolations_have_32_bits_and_all_else_is_as_it_was() -> None:
-    def program(bits: int) -> dict[str, Any]:
-        def operator(name: str, attribute: str, own_bits: int, **more: Any) -> dict[str, Any]:
-            numbers = [{"#": f"0.a_f{own_bits}", "D": 2.0}]
-            return {"#": name, "A": [{"N": attribute, "AT": {"#": "0.a_array", "D": numbers}}], **more}
-
-        scaled = operator("1.bilinear_interp", "scale", bits)
-        nearest = operator("1.nearest_interp", "scale", bits)
-        inner = {"#": "1.if", "A": [], "regions": [{"blocks": [{"ops": [nearest]}]}]}
-        others = [operator("1.scale", "scale", 64), operator("1.nearest_interp", "align", 64)]
-        return {"program": {"regions": [{"#": "r", "blocks": [{"#": "b", "ops": [scaled, inner, *others]}]}]}}
-
-    assert json.loads(worker._as_converter_reads(json.dumps(program(64)).encode())) == program(32)
-
-
-def test_a_softplus_has_the_values_that_the_converter_asks_for() -> None:
-    def program(form: str, beta: float) -> dict[str, Any]:
-        attributes = [{"N": "beta", "AT": {"#": form, "D": beta}}, {"N": "threshold", "AT": {"#": form, "D": 20.0}}]
-        return {"program": {"regions": [{"blocks": [{"ops": [{"#": "1.softplus", "A": attributes}]}]}]}}
-
-    changed = worker._as_converter_reads(json.dumps(program("0.a_f64", 2.0)).encode())
-    assert json.loads(changed) == program("0.a_f32", 1.0)
-
-
-def _program_of_a_reduction(name: str, axes: list[int], *, rank: int = 3) -> dict[str, Any]:
-    def made(number: int, *shape: int) -> dict[str, Any]:
-        return {"%": number, "TT": {"#": "0.t_dtensor", "D": [{"#": "0.t_f32"}, list(shape), "NCHW", [], 0]}}
-
-    values = [{"#": "0.a_i64", "D": axis} for axis in axes]
-    maker = {
-        "#": "1.full_int_array",
-        "A": [{"N": "value", "AT": {"#": "0.a_array", "D": values}}],
-        "I": [],
-        "O": [made(2, len(axes))],
-    }
-    weight = {"#": "p", "A": [0, 1, 1, "w"], "O": made(1, *range(rank))}
-    reduction = {"#": f"1.{name}", "A": [], "I": [{"%": 1}, {"%": 2}], "O": [made(3)]}
-    return {"program": {"regions": [{"blocks": [{"ops": [weight, maker, reduction]}]}]}}
-
-
-@pytest.mark.parametrize("name", ["mean", "max"])
-def test_a_reduction_of_all_axes_names_them(name: str) -> None:
-    def read(program: dict[str, Any]) -> dict[str, Any]:
-        changed: dict[str, Any] = json.loads(worker._as_converter_reads(json.dumps(program).encode()))
-        return changed
-
-    assert read(_program_of_a_reduction(name, [])) == _program_of_a_reduction(name, [0, 1, 2])
-    assert read(_program_of_a_reduction(name, [1])) == _program_of_a_reduction(name, [1])
-    # Of other operators an empty list is what it says: a shape without dimensions.
-    assert read(_program_of_a_reduction("reshape", [])) == _program_of_a_reduction("reshape", [])
-
-
-@pytest.mark.parametrize(("mask", "becomes"), [(0, 7), (8, 8)], ids=["none", "given"])
-def test_a_deformable_convolution_without_a_mask_gets_its_offsets_for_one(mask: int, becomes: int) -> None:
-    def program(last: int) -> dict[str, Any]:
-        operator = {"#": "1.deformable_conv", "A": [], "I": [{"%": number} for number in (6, 7, 2, last)]}
-        return {"program": {"regions": [{"blocks": [{"ops": [operator]}]}]}}
-
-    assert json.loads(worker._as_converter_reads(json.dumps(program(mask)).encode())) == program(becomes)
-
-
-@pytest.mark.parametrize(("mask", "kept"), [("offsets", 4), ("mask", 5)])
-def test_offsets_in_a_mask_s_place_are_taken_out(mask: str, kept: int) -> None:
-    graph = linear()
-    graph.node.add(op_type="DeformConv", input=["x", "w", "offsets", "", mask], output=["z"])
-    worker._drop_stand_ins(graph)
-    assert [len(node.input) for node in graph.node] == [2, kept]
-
-
-def test_a_program_without_such_operators_is_not_even_read() -> None:
-    assert worker._as_converter_reads(b"no JSON") == b"no JSON"
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -272,6 +199,26 @@ def test_a_layer_takes_time_first_where_nothing_turns_what_it_reads(maker: str, 
             return [SimpleNamespace(get_defining_op=lambda: Operator(maker))]
 
     assert worker._takes_time_first(program_of(Operator("pd_op.data"), Layer("pd_op.rnn"))) is is_first
+
+
+@pytest.mark.parametrize("mode", ["LSTM", "GRU"])
+def test_whole_recurrent_layers_are_not_refused(mode: str) -> None:
+    worker._check_recurrent(program_of(Operator("pd_op.rnn", mode=mode), Operator("pd_op.while")), "net")
+
+
+@pytest.mark.parametrize(
+    ("operators", "named"),
+    [
+        ([Operator("pd_op.rnn", mode="RNN_RELU")], r"pd_op\.rnn of mode RNN_RELU"),
+        ([Operator("pd_op.while", [Operator("pd_op.array_write_"), Operator("pd_op.increment_")])], r"paddle\.nn\.RNN"),
+    ],
+    ids=["simple", "cell"],
+)
+def test_other_recurrent_layers_are_refused_with_what_to_use(operators: list[Operator], named: str) -> None:
+    with pytest.raises(UnsupportedError, match=named) as caught:
+        worker._check_recurrent(program_of(*operators), "net")
+    assert caught.value.code == "paddle.operator_unsupported"
+    assert "paddle.nn.LSTM or GRU" in str(caught.value.cure)
 
 
 def sizes(graph: GraphProto) -> list[list[int | str]]:

@@ -107,11 +107,45 @@ two = Two()
 tf.saved_model.save(two, f"{folder}/two", signatures={"first": two.first, "second": two.second})
 tf.saved_model.save(two, f"{folder}/one", signatures={"only": two.first})
 tf.saved_model.save(two, f"{folder}/none")
+for name, keys in (("two", ["first", "second"]), ("one", ["second"])):
+    converter = tf.lite.TFLiteConverter.from_saved_model(f"{folder}/two", signature_keys=keys)
+    open(f"{folder}/{name}.tflite", "wb").write(converter.convert())
+class Parts(tf.Module):
+    @tf.function(input_signature=[tf.SparseTensorSpec((None, 4), tf.float32)])
+    def sparse(self, x):
+        return tf.sparse.sparse_dense_matmul(x, tf.ones((4, 5)))
+    @tf.function(input_signature=[tf.RaggedTensorSpec((None, None), tf.float32)])
+    def ragged(self, x):
+        return x.to_tensor()
+parts = Parts()
+tf.saved_model.save(parts, f"{folder}/sparse", signatures=parts.sparse)
+tf.saved_model.save(parts, f"{folder}/sparse_traced", signatures=parts.sparse.get_concrete_function())
+tf.saved_model.save(parts, f"{folder}/ragged", signatures=parts.ragged)
+number = keras.Input((4,), dtype="int64")
+for name, layer in (("hashing", layers.Hashing(3)), ("lookup", layers.IntegerLookup(vocabulary=[3, 5]))):
+    keras.Model(number, layers.Dense(2)(layers.Flatten()(layers.Embedding(4, 3)(layer(number))))).save(
+        f"{folder}/{name}.keras")
+keras.mixed_precision.set_global_policy("bfloat16")
+x = layers.LayerNormalization()(layers.Conv2D(16, 3)(image))
+keras.Model(image, classify(x)).save(f"{folder}/bfloat16.keras")
+keras.mixed_precision.set_global_policy("float32")
 with tf.Graph().as_default() as graph:
     x = tf.compat.v1.placeholder(tf.float32, (None, 4), name="x")
     weight = tf.compat.v1.get_variable("weight", (4, 5), use_resource=False)
     tf.matmul(x, weight)
     tf.io.write_graph(graph, folder, "thawed.pb", as_text=False)
+with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder_with_default(tf.zeros((1, 4)), (None, 4), name="x")
+    is_trained = tf.compat.v1.placeholder_with_default(False, (), name="is_trained")
+    tf.matmul(x, tf.constant(np.ones((4, 5), np.float32)), name="y")
+    tf.io.write_graph(graph, folder, "defaulted.pb", as_text=False)
+tf.compat.v1.disable_control_flow_v2()
+with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.float32, (None, 4), name="x")
+    weight = tf.constant(np.ones((4, 5), np.float32))
+    made = tf.compat.v1.cond(tf.reduce_sum(x) > 0, lambda: x @ weight, lambda: tf.nn.relu(x @ weight))
+    tf.nn.softmax(made, name="y")
+    tf.io.write_graph(graph, folder, "switched.pb", as_text=False)
 """
 
 

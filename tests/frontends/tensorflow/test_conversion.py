@@ -75,9 +75,15 @@ def test_a_quantised_file_keeps_its_integers(tensorflow_files: Path) -> None:
         ("masked.h5", ModelReadError, "keras.not_restorable"),
         ("model.weights.h5", ModelReadError, "model.weights_only"),
         ("two", UnsupportedError, "tensorflow.signatures"),
+        ("two.tflite", UnsupportedError, "tensorflow.signatures"),
         ("none", UnsupportedError, "tensorflow.no_signature"),
         ("thawed.pb", UnsupportedError, "tensorflow.not_frozen"),
         ("text.keras", UnsupportedError, "tensorflow.host_operators"),
+        ("hashing.keras", UnsupportedError, "tensorflow.host_operators"),
+        ("lookup.keras", UnsupportedError, "tensorflow.host_operators"),
+        ("sparse", UnsupportedError, "tensorflow.sparse_input"),
+        ("sparse_traced", UnsupportedError, "tensorflow.sparse_input"),
+        ("ragged", UnsupportedError, "tensorflow.ragged_input"),
         ("open", UsageError, "input.shape_needed"),
     ],
 )
@@ -90,6 +96,12 @@ def test_what_cannot_be_read_says_what_to_do(
     assert caught.value.cure
     if code == "keras.custom_object":
         assert "needs 'Own'" in str(caught.value)
+    if code == "tensorflow.signatures":
+        assert "2 signatures" in str(caught.value)
+        assert "first, second" in str(caught.value)
+    if code == "tensorflow.host_operators":
+        layer = {"text": "text_vectorization", "hashing": "hashing", "lookup": "integer_lookup"}[Path(name).stem]
+        assert f"get_layer('{layer}')" in str(caught.value.cure)
     if code == "input.shape_needed":
         assert "dimension 1 of 3" in str(caught.value)
 
@@ -98,6 +110,21 @@ def test_what_the_errors_ask_for_helps(tensorflow_files: Path) -> None:
     assert dippm.load(tensorflow_files / "lambda.keras", trust=True).nodes
     assert dippm.load(tensorflow_files / "open", input={"image": (16, 16, 3)}).parameter_count == 4 * 27 + 4
     assert dippm.load(tensorflow_files / "one").parameter_count == 20
+    assert [dim.fixed for dim in _shape_of_input(dippm.load(tensorflow_files / "one.tflite"))] == [0, 4]
+
+
+@pytest.mark.parametrize("name", ["defaulted.pb", "switched.pb"])
+def test_frozen_graphs_of_tensorflow_1(tensorflow_files: Path, name: str) -> None:
+    graph = dippm.load(tensorflow_files / name)
+    assert graph.unsupported_ops == {}
+    assert [graph.tensors[index].name for index in graph.inputs] == ["x"]
+    assert [dim.at(7) for dim in _shape_of_input(graph)] == [7, 4]
+    assert not [index for index in graph.outputs if "switch" in graph.tensors[index].name]
+
+
+def _shape_of_input(graph: dippm.Graph) -> Any:
+    (index,) = graph.inputs
+    return graph.tensors[index].shape
 
 
 @pytest.mark.parametrize("name", ["grouped", "depthwise"])
@@ -139,6 +166,14 @@ def test_mixed_precision_keeps_its_weights_whole(tensorflow_files: Path, name: s
     assert graph.parameter_count == 16 * 27 + 16 + 2 * 16 + 16 * 10 + 10
     convolution = next(node for node in graph.nodes if node.kind is OpKind.CONV)
     assert {graph.tensors[index].dtype for index in convolution.inputs} == {DType.FLOAT16}
+
+
+def test_weights_in_bfloat16_are_half_as_wide(tensorflow_files: Path) -> None:
+    graph = dippm.load(tensorflow_files / "bfloat16.keras")
+    weights = [node.inputs[1] for node in graph.nodes if node.kind in (OpKind.CONV, OpKind.LINEAR)]
+    assert [graph.tensors[index].dtype for index in weights] == [DType.FLOAT16] * 2
+    assert graph.parameter_count == 16 * 27 + 16 + 2 * 16 + 16 * 10 + 10
+    assert graph.unsupported_ops == {}
 
 
 def test_a_wrong_input_costs_one_conversion(tensorflow_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from dippm.errors import MissingExtraError, ModelReadError
+from dippm.errors import MissingExtraError, ModelReadError, UnsupportedError
 from dippm.frontends.inputs import InputShapes
-from dippm.frontends.tensorflow import conversion
-from dippm.frontends.tensorflow.formats import ModelFormat, check_archive, check_graph, find_format, list_files
+from dippm.frontends.tensorflow import conversion, formats
+from dippm.frontends.tensorflow.formats import (
+    ModelFormat,
+    check_archive,
+    check_graph,
+    check_lite,
+    find_format,
+    list_files,
+)
 
 
 @pytest.mark.parametrize(
@@ -83,3 +90,30 @@ def test_without_the_extra_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     with pytest.raises(MissingExtraError, match=r'pip install "dippm\[tensorflow\]"'):
         conversion.convert_tensorflow(tmp_path, input=InputShapes())
+
+
+@pytest.mark.parametrize(
+    ("signatures", "named"),
+    [
+        ({}, None),
+        ({"encode": 0}, None),
+        ({"serving_default": 0, "serve": 0}, None),
+        ({"serving_default": 0, "train": 1}, None),
+        ({"encode": 0, "decode": 1}, "decode"),
+        ({"encode": 0, "serving_default": 1}, "serving_default"),
+    ],
+)
+def test_one_of_several_signatures_is_not_read_for_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, signatures: dict[str, int], named: str | None
+) -> None:
+    path = tmp_path / "m.tflite"
+    path.write_bytes(b"x")
+    monkeypatch.setattr(formats, "is_cut_short", lambda _: False)
+    monkeypatch.setattr(formats, "find_signatures", lambda _: signatures)
+    if named is None:
+        check_lite(path)
+        return
+    with pytest.raises(UnsupportedError, match=", ".join(sorted(signatures))) as caught:
+        check_lite(path)
+    assert caught.value.code == "tensorflow.signatures"
+    assert f"signature_keys=['{named}']" in str(caught.value.cure)

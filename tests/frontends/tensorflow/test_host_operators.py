@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dippm.frontends.tensorflow.host_operators import find_host_operators
+from dippm.frontends.tensorflow.host_operators import find_host_operators, find_left_over, host_operators_error
 
 TEXT, WHOLE = "string", "int64"
 
@@ -42,3 +42,27 @@ def test_work_on_text_and_tables_is_found_once() -> None:
 def test_messages_of_assertions_are_no_work() -> None:
     graph = _graph(_node("Const", "", TEXT), _node("Assert", f"bool {TEXT}", ""), _node("Relu", "float32", "float32"))
     assert find_host_operators(graph) == []
+
+
+def test_what_onnx_has_too_is_not_left_over() -> None:
+    converted = SimpleNamespace(get_nodes=lambda: [SimpleNamespace(type=each) for each in ("Reshape", "StringJoin")])
+    graph = _graph(*(_node(kind, TEXT, TEXT) for kind in ("Reshape", "StringLower", "StringJoin")))
+    assert find_left_over(graph, converted) == ["StringJoin"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "does", "layer"),
+    [
+        ([("StringLower", TEXT), ("LookupTableFindV2", TEXT)], "TextVectorization does", "text_vectorization"),
+        ([("LookupTableFindV2", TEXT)], "StringLookup does", "string_lookup"),
+        ([("LookupTableFindV2", WHOLE)], "IntegerLookup does", "integer_lookup"),
+        ([("AsString", WHOLE), ("StringToHashBucketFast", TEXT)], "Hashing does", "hashing"),
+        ([("LookupTableFindV2", WHOLE), ("StringToHashBucketFast", TEXT)], "IntegerLookup and Hashing do", "integer"),
+    ],
+)
+def test_the_layer_to_leave_out_is_the_one_that_is_there(nodes: list[tuple[str, str]], does: str, layer: str) -> None:
+    graph = _graph(*(_node(kind, read, WHOLE) for kind, read in nodes))
+    error = host_operators_error(graph, [kind for kind, _ in nodes])
+    assert error.code == "tensorflow.host_operators"
+    assert f"as Keras's {does}." in str(error)
+    assert f"get_layer('{layer}" in str(error.cure)

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from dippm.frontends.tensorflow.lite_file import is_cut_short
+from dippm.frontends.tensorflow.lite_file import find_signatures, is_cut_short
 
 
 def _lite(data: bytes, *, behind: bytes = b"") -> bytes:
@@ -31,3 +31,21 @@ def test_every_byte_of_a_tensor_is_missed(behind: bytes) -> None:
 def test_what_is_no_tree_is_told() -> None:
     for content in (b"\xff" * 64, b"\x08\x00\x00\x00TFL3\xff\xff\xff\x7f"):
         assert is_cut_short(memoryview(content))
+
+
+def _signed(key: bytes, graph: int) -> bytes:
+    """A model with one signature."""
+    # Root offset, identifier; vtable of the model, whose fields 0 to 6 are left out; the model; its vector.
+    head = struct.pack("<I4s", 28, b"TFL3") + struct.pack("<HH8H", 20, 8, 0, 0, 0, 0, 0, 0, 0, 4)
+    vector = struct.pack("<iI", 20, 4) + struct.pack("<II", 1, 20)
+    # 44: vtable of the signature with its key and its graph; 60: the signature.
+    described = struct.pack("<HH5H2x", 14, 12, 0, 0, 4, 0, 8)
+    return head + vector + described + struct.pack("<iII", 16, 8, graph) + struct.pack("<I", len(key)) + key
+
+
+def test_signatures_are_found_with_their_graphs() -> None:
+    whole = _signed(b"encode", 3)
+    assert find_signatures(memoryview(whole)) == {"encode": 3}
+    assert not is_cut_short(memoryview(whole))
+    assert is_cut_short(memoryview(whole[:-1]))
+    assert find_signatures(memoryview(_lite(b"numbers"))) == {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dippm.frontends.tensorflow.loading import _find_outputs
+from dippm.frontends.tensorflow.loading import _find_inputs, _find_outputs
 
 
 def node(name: str, op: str, *inputs: str) -> Any:
@@ -54,3 +54,29 @@ def test_an_input_that_has_a_default_is_an_input() -> None:
 
 def test_constants_alone_have_no_output() -> None:
     assert _find_outputs((node("c", "Const"), node("y", "Relu", "c"))) == []
+
+
+def test_the_sides_of_a_branch_are_no_outputs() -> None:
+    branch = (
+        node("cond/Switch", "Switch", "y", "y"),
+        node("cond/switch_t", "Identity", "cond/Switch:1"),
+        node("cond/switch_f", "Identity", "cond/Switch"),
+        node("cond/x", "Switch", "x", "y"),
+        node("cond/Merge", "Merge", "cond/x", "cond/x:1"),
+        node("cond/unread", "Switch", "x", "y"),
+    )
+    assert _find_outputs((*NETWORK, *branch)) == ["cond/Merge"]
+
+
+def test_placeholders_with_a_default_are_inputs_where_there_are_no_others() -> None:
+    def defaulted(name: str, rank: int) -> Any:
+        shape = SimpleNamespace(shape=SimpleNamespace(dim=[None] * rank))
+        return SimpleNamespace(name=name, op="PlaceholderWithDefault", input=("c",), attr={"shape": shape})
+
+    def found(*nodes: Any) -> list[str]:
+        return [each.name for each in _find_inputs(nodes)]
+
+    image, phase = defaulted("image", 4), defaulted("phase", 0)
+    assert found(*NETWORK, image, phase) == ["x"]
+    assert found(image, phase) == ["image"]
+    assert found(phase) == ["phase"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dippm.errors import ModelReadError
 
-__all__ = ["find_program", "holds_program", "is_paddle"]
+__all__ = ["find_by_prefix", "find_program", "holds_program", "is_paddle"]
 
 _HEAD_BYTES = 4096
 _WEIGHTS_SUFFIX = ".pdiparams"
@@ -76,6 +76,12 @@ def find_program(path: Path) -> Path:
         code="model.unrecognised",
         cure="Give the folder that paddle.jit.save wrote to, or the .json or .pdmodel file in it.",
     )
+
+
+def find_by_prefix(prefix: Path) -> Path | None:
+    """The program of a model that Paddle saved or loads by such a prefix: a path without an ending."""
+    found = (Path(f"{prefix}{suffix}") for suffix in _PROGRAM_SUFFIXES)
+    return next((path for path in found if _holds_program(path)), None)
 
 
 def _is_program(head: bytes) -> bool:

@@ -7,7 +7,6 @@ the time of its structure. No file of weights is opened, and Python's pickles, w
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from dippm.errors import ModelReadError, UnsupportedError
 from dippm.frontends.conversion.worker import ConversionRequest, run_worker
+from dippm.frontends.paddle.program_rewrites import drop_stand_ins, rewrite_program
 
 __all__: list[str] = []
 
@@ -38,14 +38,10 @@ _LISTED_AS = {
     "prod": "reduce_prod", "remainder": "elementwise_mod", "repeat_interleave_with_tensor_index": "repeat_interleave",
     "subtract": "elementwise_sub", "topk": "top_k_v2", "unsqueeze": "unsqueeze2",
 }  # fmt: skip
-# Operators that reduce the axes that another operator names.
-_REDUCTIONS = frozenset({"all", "any", "amax", "amin", "max", "mean", "min", "prod", "sum"})
-_SOFTPLUS = {"beta": 1.0, "threshold": 20.0}
-# Inputs of a deformable convolution in a program, of which an absent one has the number of no value; and in ONNX.
-_OFFSETS, _MASK, _NO_VALUE = 1, 3, 0
-_ONNX_OFFSETS, _ONNX_MASK = 2, 4
 _CHANNELS_LAST = ("NHWC", "NDHWC", "NLC")
 _PLACE = re.compile(r" ?\(at /[^)]*\)")
+_WHOLE_LAYERS = ("LSTM", "GRU")
+_LAYERS_CURE = "Use paddle.nn.LSTM or GRU in its place, or convert it to ONNX yourself and give the .onnx file."
 _NEEDS_NO_RULE = frozenset({"data", "feed", "fetch", "if", "while"})
 
 
@@ -56,6 +52,7 @@ def main(request: ConversionRequest) -> None:
 
     name = request.name
     program, path = _load(request.source, request.output, is_old=bool(request.options["is_old"]), name=name)
+    _check_recurrent(program, name)
     # It ends its process where it meets an operator that it does not know.
     expected = _unconvertible(program, name)
     if expected is not None:
@@ -77,7 +74,7 @@ def main(request: ConversionRequest) -> None:
             cure="The file may be damaged: export it again.",
         ) from exc
     model = onnx.ModelProto.FromString(converted)
-    _drop_stand_ins(model.graph)
+    drop_stand_ins(model.graph)
     _declare_weights(model.graph, program)
     _check_complete(model.graph, name)
     _name_batch(model.graph, is_time_first=_takes_time_first(program))
@@ -100,7 +97,12 @@ def _load(source: Path, folder: Path, *, is_old: bool, name: str) -> tuple[Any, 
             path.write_bytes(source.read_bytes())
             program = paddle.static.Program()
             paddle.base.core.deserialize_pir_program(str(path), program)
-        path.write_bytes(_as_converter_reads(path.read_bytes()))
+        written = path.read_bytes()
+        rewritten = rewrite_program(written)
+        if rewritten != written:
+            path.write_bytes(rewritten)
+            program = paddle.static.Program()
+            paddle.base.core.deserialize_pir_program(str(path), program)
     except Exception as exc:
         raise ModelReadError(
             f"'{name}' is no program that Paddle {paddle.__version__} reads: {_reason(exc)}.",
@@ -114,72 +116,6 @@ def _load(source: Path, folder: Path, *, is_old: bool, name: str) -> tuple[Any, 
             cure="The file may be damaged or of a newer version: install that, or export the model again.",
         )
     return program, path
-
-
-def _as_converter_reads(program: bytes) -> bytes:
-    """A program of Paddle 3.3 in the form of some operators that paddle2onnx 2.1 reads, of the same shapes and work.
-
-    Scales of interpolations have 32 bits, where Paddle writes 64. A softplus has the values that the converter asks
-    for, as its work does not depend on them. A deformable convolution without a mask, for which the converter ends, has
-    its offsets in the mask's place, and ``_drop_stand_ins`` takes them out again. A mean of a whole tensor names all of
-    its axes, where Paddle names none.
-    """
-    if not any(name in program for name in (b"_interp", b"softplus", b"deformable_conv", b"full_int_array")):
-        return program
-    described = json.loads(program)
-    operators = list(_described_operators(described["program"]))
-    # Parameters are written apart, with one result that is in no list.
-    made = {
-        result["%"]: (item, result["TT"])
-        for item in operators
-        for result in ([item["O"]] if isinstance(item.get("O"), dict) else item.get("O", ()))
-        if "TT" in result
-    }
-    for item in operators:
-        name = str(item.get("#", "")).rpartition(".")[2]
-        if name.endswith("_interp"):
-            for number in _attribute(item, "scale").get("D", ()):
-                number["#"] = number["#"].replace("a_f64", "a_f32")
-        elif name == "softplus":
-            for attribute, value in _SOFTPLUS.items():
-                _attribute(item, attribute).update({"#": "0.a_f32", "D": value})
-        elif name == "deformable_conv" and item["I"][_MASK]["%"] == _NO_VALUE:
-            item["I"][_MASK] = dict(item["I"][_OFFSETS])
-        elif name in _REDUCTIONS and len(item["I"]) > 1:
-            _name_all_axes(*(made.get(read["%"]) for read in item["I"][:2]))
-    return json.dumps(described).encode()
-
-
-def _described_operators(program: Any) -> Iterator[Any]:
-    pending = [program]
-    while pending:
-        item = pending.pop()
-        for part in ("regions", "blocks", "ops"):
-            pending.extend(item.get(part, ()))
-        yield item
-
-
-def _name_all_axes(data: tuple[Any, Any] | None, axes: tuple[Any, Any] | None) -> None:
-    """Let an empty list of axes name all of a tensor's; each is an operator and the type of what it makes."""
-    if data is None or axes is None or not axes[0]["#"].endswith("full_int_array"):
-        return
-    named, shape = _attribute(axes[0], "value"), data[1]["D"][1]
-    if not named["D"]:
-        named["D"] = [{"#": "0.a_i64", "D": axis} for axis in range(len(shape))]
-        axes[1]["D"][1] = [len(shape)]
-
-
-def _attribute(operator: Any, name: str) -> Any:
-    """What an operator of a program has under a name, to be changed in its place."""
-    return next((attribute["AT"] for attribute in operator["A"] if attribute["N"] == name), {})
-
-
-def _drop_stand_ins(graph: Any) -> None:
-    """Take out masks of deformable convolutions that are the offsets themselves."""
-    for node in graph.node:
-        inputs = node.input if node.op_type == "DeformConv" else ()
-        if len(inputs) > _ONNX_MASK and inputs[_ONNX_MASK] == inputs[_ONNX_OFFSETS]:
-            del node.input[_ONNX_MASK:]
 
 
 def _reason(error: BaseException | None) -> str:
@@ -222,6 +158,26 @@ def _unconvertible(program: Any, name: str) -> UnsupportedError | None:
             cure='Build it with data_format="NCHW" and predict it with --layout nhwc.',
         )
     return None
+
+
+def _check_recurrent(program: Any, name: str) -> None:
+    """Refuse recurrent layers of which the converter leaves parts out, and cells that a loop runs."""
+    operators = list(_operators(program.global_block()))
+    simple = [each for each in operators if each.name() == "pd_op.rnn" and each.attrs()["mode"] not in _WHOLE_LAYERS]
+    if simple:
+        raise UnsupportedError(
+            f"'{name}' holds a simple recurrent layer (paddle.nn.SimpleRNN, pd_op.rnn of mode "
+            f"{simple[0].attrs()['mode']}), which paddle2onnx converts in part only.",
+            code="paddle.operator_unsupported",
+            cure=_LAYERS_CURE,
+        )
+    if {"pd_op.while", "pd_op.array_write_", "pd_op.increment_"} <= {each.name() for each in operators}:
+        raise UnsupportedError(
+            f"'{name}' runs a loop that fills a list (pd_op.while with pd_op.increment_), as paddle.nn.RNN does over "
+            "the steps of a cell, which paddle2onnx does not convert.",
+            code="paddle.operator_unsupported",
+            cure=_LAYERS_CURE,
+        )
 
 
 def _check_complete(graph: Any, name: str) -> None:

@@ -7,8 +7,8 @@ import zipfile
 from enum import StrEnum
 from pathlib import Path
 
-from dippm.errors import ModelReadError
-from dippm.frontends.tensorflow.lite_file import is_cut_short
+from dippm.errors import ModelReadError, UnsupportedError
+from dippm.frontends.tensorflow.lite_file import find_signatures, is_cut_short
 
 __all__ = ["ModelFormat", "check_archive", "check_graph", "check_lite", "find_format", "list_files"]
 
@@ -16,6 +16,7 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 _ZIP = b"PK\x03\x04"
 _TFLITE = b"TFL3"
 _GRAPH_NAME = "saved_model.pb"
+_DEFAULT_SIGNATURE = "serving_default"
 _MOST_SETTINGS = 64 * 2**20
 # Protobuf counts a message's bytes in 31 bits.
 _MOST_GRAPH = 2**31 - 1
@@ -116,10 +117,11 @@ def check_graph(path: Path) -> None:
 
 
 def check_lite(path: Path) -> None:
-    """Refuse a TensorFlow Lite file that ends before what it refers to.
+    """Refuse a TensorFlow Lite file that ends before what it refers to, and one of several signatures.
 
     Raises:
         ModelReadError: ``model.truncated``, ``model.unreadable``.
+        UnsupportedError: ``tensorflow.signatures``.
     """
     try:
         with (
@@ -128,6 +130,7 @@ def check_lite(path: Path) -> None:
             memoryview(mapped) as view,
         ):
             is_whole = not is_cut_short(view)
+            signatures = find_signatures(view) if is_whole else {}
     except OSError as exc:
         raise ModelReadError(f"'{path}' cannot be read: {exc}.", code="model.unreadable") from exc
     if not is_whole:
@@ -135,4 +138,14 @@ def check_lite(path: Path) -> None:
             f"'{path}' is cut short or damaged: it refers to what lies beyond its {path.stat().st_size:,} bytes.",
             code="model.truncated",
             cure="Save or copy it again.",
+        )
+    # tf2onnx reads the first graph, and the others only as parts of it.
+    if len(set(signatures.values())) > 1 and signatures.get(_DEFAULT_SIGNATURE) != 0:
+        names = sorted(signatures)
+        chosen = _DEFAULT_SIGNATURE if _DEFAULT_SIGNATURE in signatures else names[0]
+        raise UnsupportedError(
+            f"'{path}' has {len(names)} signatures, of which one is read: {', '.join(names)[:300]}.",
+            code="tensorflow.signatures",
+            cure="Convert the model again with one of them, such as "
+            f"tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=['{chosen}']).",
         )

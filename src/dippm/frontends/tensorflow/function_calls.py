@@ -7,9 +7,9 @@ from importlib import import_module
 from itertools import chain
 from typing import Any
 
-__all__ = ["inline_calls"]
+__all__ = ["CALLS", "inline_calls"]
 
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 # A function to be compiled as a whole, as Keras 3 wraps a grouped convolution, is kept apart by these.
 _BARRIERS = ("_XlaMustCompile", "_noinline", "api_implements")
 _LOWERING = "_lower_using_switch_merge"
@@ -30,7 +30,7 @@ def inline_calls(graph_def: Any, *, inputs: Sequence[str], outputs: Sequence[str
     """
     functions = graph_def.library.function
     nodes = list(chain(graph_def.node, *(function.node_def for function in functions)))
-    if not any(node.op in _CALLS for node in nodes):
+    if not any(node.op in CALLS for node in nodes):
         return graph_def
     for holder in (*nodes, *functions):
         _forget(holder, _BARRIERS)

@@ -23,11 +23,12 @@ from types import MappingProxyType
 from typing import Any
 
 from dippm.errors import UnsupportedError
+from dippm.frontends.tensorflow.composite_inputs import check_operators
 from dippm.frontends.tensorflow.counting import COUNTING_HANDLERS
 from dippm.frontends.tensorflow.fourier import FOURIER_HANDLERS
 from dippm.frontends.tensorflow.function_calls import inline_calls
 from dippm.frontends.tensorflow.graph_rewrites import find_cast_weights, node_name, rewrite_graph
-from dippm.frontends.tensorflow.host_operators import find_host_operators
+from dippm.frontends.tensorflow.host_operators import find_host_operators, find_left_over, host_operators_error
 from dippm.frontends.tensorflow.lite_operators import LITE_HANDLERS, widen_stored
 from dippm.frontends.tensorflow.loading import FrozenGraph
 from dippm.frontends.tensorflow.shared_weights import find_variables, merge_shared
@@ -49,11 +50,13 @@ def convert_frozen(frozen: FrozenGraph, path: Path) -> None:
     """Write a graph as ONNX, without its large weights.
 
     Raises:
-        UnsupportedError: ``tensorflow.unconvertible``, ``tensorflow.host_operators``.
+        UnsupportedError: ``tensorflow.unconvertible``, ``tensorflow.host_operators``, ``tensorflow.sparse_input``,
+            ``tensorflow.ragged_input``.
     """
     tf = import_module("tensorflow")
     values = import_module("tf2onnx.tf_utils").compress_graph_def(frozen.graph_def)
     graph_def = inline_calls(frozen.graph_def, inputs=frozen.inputs, outputs=frozen.outputs)
+    check_operators(graph_def)
     rewrite_graph(graph_def)
     left = find_cast_weights(graph_def)
     with tf.Graph().as_default() as graph:
@@ -98,6 +101,7 @@ def _convert(
         # tf2onnx 1.17 calls it by the name that numpy 2 has taken away.
         numpy.product = numpy.prod
     _allow_empty_shapes(numpy)
+    _take_bfloat16_for_float16(graph_module.Graph, import_module("tf2onnx.tf_utils"))
     _leave_constants(graph_module.Node)
     _shape_branches(graph)
     # A tf2onnx pattern turns layer normalizations into instance normalizations over another number of elements.
@@ -110,18 +114,15 @@ def _convert(
     except Exception as exc:
         on_host = find_host_operators(graph)
         if on_host:
-            raise UnsupportedError(
-                f"The model prepares text or looks words up in tables ({', '.join(on_host)[:200]}), as Keras's "
-                "TextVectorization and StringLookup do. That runs on the host, and ONNX has no form of it.",
-                code="tensorflow.host_operators",
-                cure="Give the model behind it, such as keras.Model(model.get_layer('text_vectorization').output, "
-                "model.outputs) where the layer has that name.",
-            ) from exc
+            raise host_operators_error(graph, on_host) from exc
         raise UnsupportedError(
             f"tf2onnx cannot convert the model: {type(exc).__name__}: {' '.join(str(exc).split())[:400]}",
             code="tensorflow.unconvertible",
             cure="Leave out what is named there, or convert the model to ONNX in another way and give the .onnx file.",
         ) from exc
+    left_over = find_left_over(graph, converted)
+    if left_over:
+        raise host_operators_error(graph, left_over)
     if "tflite_path" in settings:
         widen_stored(converted)
     known = optimizer._get_optimizers()
@@ -176,6 +177,20 @@ def _allow_empty_shapes(numpy: Any) -> None:
     """
     element = import_module("tf2onnx.symbolic_executor").SymbolicTensorElement
     element.np_array = staticmethod(numpy.vectorize(element.from_value, otypes=[object]))
+
+
+def _take_bfloat16_for_float16(graph_class: Any, tf_utils: Any) -> None:
+    """Have constants of bfloat16 taken for those of float16, as tf2onnx takes all other tensors of it."""
+    read, make = tf_utils.get_tf_tensor_data, graph_class.make_const
+
+    def known(array: Any) -> Any:
+        return array.astype("float16") if array.dtype.name == "bfloat16" else array
+
+    def make_const(graph: Any, name: str, np_val: Any, *words: Any, **named: Any) -> Any:
+        return make(graph, name, known(np_val), *words, **named)
+
+    tf_utils.get_tf_tensor_data = lambda tensor: known(read(tensor))
+    graph_class.make_const = make_const
 
 
 def _leave_constants(node_class: Any) -> None:

@@ -1,16 +1,18 @@
-"""Whether a TensorFlow Lite file is all there, told by the sizes in it, without TensorFlow."""
+"""Whether a TensorFlow Lite file is all there, told by the sizes in it, and its signatures, without TensorFlow."""
 
 from __future__ import annotations
 
 import struct
 
-__all__ = ["is_cut_short"]
+__all__ = ["find_signatures", "is_cut_short"]
 
 _VECTOR_ENTRY = 4
 # Fields of the table Model of tensorflow/compiler/mlir/lite/schema/schema.fbs that are vectors of tables.
-_OPERATOR_CODES, _SUBGRAPHS, _BUFFERS = 1, 2, 4
+_OPERATOR_CODES, _SUBGRAPHS, _BUFFERS, _SIGNATURES = 1, 2, 4, 7
 # Fields of the table Buffer: bytes in the tree, or the place and size of bytes behind it.
 _DATA, _PLACE, _SIZE = 0, 1, 2
+# Fields of the table SignatureDef.
+_KEY, _GRAPH = 2, 4
 
 
 def is_cut_short(content: memoryview) -> bool:
@@ -28,9 +30,24 @@ def is_cut_short(content: memoryview) -> bool:
                 _field(content, table, 0)
         for table in _tables(content, model, _BUFFERS):
             _check_buffer(content, table)
+        find_signatures(content)
     except (struct.error, _BeyondEndError):
         return True
     return False
+
+
+def find_signatures(content: memoryview) -> dict[str, int]:
+    """The names of a file's signatures, and which of its graphs each is; the others are parts of these.
+
+    Args:
+        content: The whole file, not cut short.
+    """
+    found = {}
+    for table in _tables(content, _follow(content, 0), _SIGNATURES):
+        key, graph = _field(content, table, _KEY), _field(content, table, _GRAPH)
+        if key is not None:
+            found[_text(content, key)] = 0 if graph is None else _number(content, graph)
+    return found
 
 
 class _BeyondEndError(Exception):
@@ -76,6 +93,14 @@ def _follow(content: memoryview, place: int) -> int:
     target = place + _number(content, place)
     _require(content, target)
     return target
+
+
+def _text(content: memoryview, place: int) -> str:
+    """The text that the offset at a place leads to."""
+    vector = _follow(content, place)
+    end = vector + _VECTOR_ENTRY + _number(content, vector)
+    _require(content, end)
+    return bytes(content[vector + _VECTOR_ENTRY : end]).decode(errors="replace")
 
 
 def _number(content: memoryview, place: int) -> int:

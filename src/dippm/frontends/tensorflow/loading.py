@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
+from dippm.frontends.tensorflow.composite_inputs import check_signature
 from dippm.frontends.tensorflow.graph_rewrites import drop_assignments, node_name
 from dippm.frontends.tensorflow.keras_call import call_at_inference
 from dippm.frontends.tensorflow.keras_errors import explain_keras_error
@@ -21,7 +22,7 @@ __all__ = ["FrozenGraph", "load_graph_def", "load_keras", "load_saved_model"]
 _DEFAULT_SIGNATURE = "serving_default"
 _VARIABLES = frozenset({"VarHandleOp", "Variable", "VariableV2"})
 _INPUTS = frozenset({"Placeholder", "PlaceholderWithDefault"})
-_SINKLESS = frozenset({"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault"})
+_SINKLESS = frozenset({"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault", "Switch"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,8 @@ def load_saved_model(folder: Path) -> FrozenGraph:
     """Read a SavedModel by its ``serving_default`` signature, or its only one.
 
     Raises:
-        UnsupportedError: ``tensorflow.no_signature``, ``tensorflow.signatures``.
+        UnsupportedError: ``tensorflow.no_signature``, ``tensorflow.signatures``, ``tensorflow.sparse_input``,
+            ``tensorflow.ragged_input``.
     """
     tf = import_module("tensorflow")
     loaded = tf.saved_model.load(str(folder))
@@ -68,6 +70,7 @@ def load_saved_model(folder: Path) -> FrozenGraph:
             cure=f"Save it again with the one that counts as {_DEFAULT_SIGNATURE}.",
         )
     name = _DEFAULT_SIGNATURE if _DEFAULT_SIGNATURE in signatures else next(iter(signatures))
+    check_signature(signatures[name])
     # The function does not keep alive what it belongs to.
     return _freeze(signatures[name], owner=loaded)
 
@@ -138,7 +141,12 @@ def load_graph_def(path: Path) -> FrozenGraph:
             code="tensorflow.not_frozen",
             cure="Give the SavedModel folder, or freeze the graph first.",
         )
-    inputs = [f"{node.name}:0" for node in graph_def.node if node.op == "Placeholder"]
+    found = _find_inputs(graph_def.node)
+    for node in found:
+        # Without its default, which would be taken for a constant.
+        node.op = "Placeholder"
+        del node.input[:]
+    inputs = [f"{node.name}:0" for node in found]
     outputs = _find_outputs(graph_def.node)
     if not inputs or not outputs:
         raise UnsupportedError(
@@ -150,12 +158,26 @@ def load_graph_def(path: Path) -> FrozenGraph:
     return FrozenGraph(graph_def=graph_def, inputs=inputs, outputs=[f"{name}:0" for name in outputs], names=names)
 
 
+def _find_inputs(nodes: Sequence[Any]) -> list[Any]:
+    """The placeholders; where there are none, those that have a default, and of these rather the ones with dimensions.
+
+    Beside a placeholder, one with a default is a switch that is left as it is.
+    """
+    plain = [node for node in nodes if node.op == "Placeholder"]
+    defaults = [node for node in nodes if node.op == "PlaceholderWithDefault"]
+    return plain or [node for node in defaults if node.attr["shape"].shape.dim] or defaults
+
+
 def _find_outputs(nodes: Sequence[Any]) -> list[str]:
     """The nodes that follow from an input and that no other node reads.
 
     A node is not read by one that merely waits for it without making anything, as the end of a training step does. What
-    follows from constants alone, such as a switch left from training, is computed whatever the input is.
+    follows from constants alone, such as a switch left from training, is computed whatever the input is. The sides of a
+    branch hang on copies of its condition, which are no results.
     """
+    switches = {node.name for node in nodes if node.op == "Switch"}
+    identities = [node for node in nodes if node.op == "Identity"]
+    pivots = {node.name for node in identities if any(node_name(name) in switches for name in node.input)}
     read: set[str] = set()
     readers: dict[str, list[str]] = {}
     for node in nodes:
@@ -172,9 +194,8 @@ def _find_outputs(nodes: Sequence[Any]) -> list[str]:
         if name not in following:
             following.add(name)
             pending.extend(readers.get(name, ()))
-    return [
-        node.name for node in nodes if node.name in following and node.name not in read and node.op not in _SINKLESS
-    ]
+    found = [node for node in nodes if node.name in following and node.name not in read]
+    return [node.name for node in found if node.op not in _SINKLESS and node.name not in pivots]
 
 
 def _freeze(function: Any, *, owner: Any) -> FrozenGraph:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
+import re
 import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +20,10 @@ from dippm.frontends.tensorflow.keras_call import call_at_inference
 from dippm.frontends.tensorflow.recurrent_layers import layers_kept_whole
 
 __all__ = ["SavedObject", "is_tensorflow_object", "save_object"]
+
+_FAILURES = (ValueError, TypeError, RuntimeError, AttributeError, KeyError, NotImplementedError, OSError)
+_RAISED = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): ")
+_BOLD = re.compile(r"\x1b\[\d*m")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,13 +61,23 @@ def save_object(model: object, folder: Path, *, input: InputShapes) -> SavedObje
         # Frameworks print what they save.
         with contextlib.redirect_stdout(io.StringIO()):
             return _save(model, path, input)
-    except (ValueError, TypeError, RuntimeError, AttributeError, KeyError, NotImplementedError, OSError) as exc:
-        lines = str(exc).strip().splitlines() or [type(exc).__name__]
+    except _FAILURES as exc:
         raise ModelReadError(
-            f"The {type(model).__name__} cannot be saved by its framework: {lines[0][:300]}",
+            f"The {type(model).__name__} cannot be saved by its framework: {_reason(exc)[:300].rstrip('.')}.",
             code="tensorflow.save_failed",
             cure="Save it yourself as a SavedModel and give its folder.",
         ) from exc
+
+
+def _reason(error: Exception) -> str:
+    """What an exception says, without the lines of code that TensorFlow lists and the arguments that Keras does."""
+    lines = [line for line in (_BOLD.sub("", each).strip() for each in str(error).splitlines()) if line]
+    if lines and lines[0] == "in user code:":
+        raised = [place for place, line in enumerate(lines) if _RAISED.match(line)]
+        lines = lines[raised[-1] if raised else -1 :]
+    if len(lines) > 1 and "Exception encountered when calling" in lines[0]:
+        del lines[0]
+    return lines[0] if lines else type(error).__name__
 
 
 def _save(model: Any, path: Path, given: InputShapes) -> SavedObject:
@@ -71,7 +89,7 @@ def _save(model: Any, path: Path, given: InputShapes) -> SavedObject:
         holder.kept = list(model.graph.variables)
         tf.saved_model.save(holder, str(path), signatures=model)
     else:
-        _save_function(model, model, path, given)
+        _save_function(model, list(_calls(model, model.__call__ if callable(model) else None, given)), path, given)
     return SavedObject(path=path)
 
 
@@ -87,7 +105,8 @@ def _save_keras(model: Any, path: Path, given: InputShapes) -> SavedObject:
         elif _knows_inputs(model):
             model.export(str(path), verbose=False)
         else:
-            _save_function(model, lambda *tensors: model(*tensors, training=False), path, given)
+            calls = list(_calls(lambda *words, **named: model(*words, **named, training=False), model.call, given))
+            _save_function(model, calls, path, given)
     return SavedObject(path=path, warnings=masks.warnings)
 
 
@@ -100,7 +119,8 @@ def _save_call_at_inference(model: Any, path: Path) -> None:
     archive.write_out(str(path), verbose=False)
 
 
-def _save_function(model: Any, call: Any, path: Path, given: InputShapes) -> None:
+def _save_function(model: Any, calls: Sequence[Callable[..., Any]], path: Path, given: InputShapes) -> None:
+    """Save the first of these calls that can be traced."""
     tf = import_module("tensorflow")
     if given.is_empty:
         raise UsageError(
@@ -112,8 +132,67 @@ def _save_function(model: Any, call: Any, path: Path, given: InputShapes) -> Non
     if len(entries) == 1 and not given.named:
         entries = [("input", entries[0][1])]
     specs = [_spec(tf, name, entry) for name, entry in entries]
-    function = tf.function(call).get_concrete_function(*specs)
-    tf.saved_model.save(model, str(path), signatures=function)
+    function = _trace(tf, calls, specs)
+    kept = model
+    if _is_keras(model):
+        # Keras would trace a model that is saved once more, with one argument.
+        kept = tf.Module()
+        tables = [each.lookup_table for each in model._flatten_layers() if hasattr(each, "lookup_table")]
+        kept.kept = [*function.graph.variables, *tables]
+    tf.saved_model.save(kept, str(path), signatures=function)
+
+
+def _trace(tf: Any, calls: Sequence[Callable[..., Any]], specs: Sequence[Any]) -> Any:
+    first: Exception | None = None
+    for call in calls:
+        try:
+            with warnings.catch_warnings():
+                if call is not calls[-1]:
+                    warnings.simplefilter("ignore")
+                return tf.function(call).get_concrete_function(*specs)
+        except _FAILURES as exc:
+            first = first or exc
+    raise first or TypeError("it takes no inputs like these")
+
+
+def _calls(call: Callable[..., Any], described: Any, given: InputShapes) -> Iterator[Callable[..., Any]]:
+    """Ways to hand tensors to a model: as arguments by name, one by one, or all as one argument.
+
+    Args:
+        call: Takes what the model does.
+        described: What the model's arguments are named by.
+        given: What the tensors are, in their order.
+    """
+    names = list(given.named or {})
+    count = len(names or given.positional)
+    try:
+        signature = inspect.signature(described)
+    except (TypeError, ValueError):
+        signature = inspect.Signature([inspect.Parameter("inputs", inspect.Parameter.VAR_POSITIONAL)])
+    if names and _binds(signature, 0, names):
+        yield lambda *tensors: call(**dict(zip(names, tensors, strict=True)))
+    if _binds(signature, count):
+        yield lambda *tensors: call(*tensors)
+    if names and _binds(signature, 1):
+        yield lambda *tensors: call(dict(zip(names, tensors, strict=True)))
+    if count > 1 and _binds(signature, 1):
+        yield lambda *tensors: call(list(tensors))
+    if not _binds(signature, count) and not _binds(signature, 1):
+        yield lambda *tensors: call(*tensors)
+
+
+def _binds(signature: inspect.Signature, count: int, names: Sequence[str] = ()) -> bool:
+    """Whether so many arguments, and those of these names, are what a function takes beside ``training``."""
+    try:
+        signature.bind_partial(training=False)
+        named = {"training": False}
+    except TypeError:
+        named = {}
+    try:
+        signature.bind(*range(count), **dict.fromkeys(names), **named)
+    except TypeError:
+        return False
+    return True
 
 
 def _spec(tf: Any, name: str, entry: InputEntry) -> Any:
