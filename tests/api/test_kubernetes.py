@@ -152,6 +152,8 @@ def test_a_packing_slices_the_gpus_as_it_places(graph: Graph) -> None:
     names = [deployment["metadata"]["name"] for deployment in deployments]
     assert len(set(names)) == len(names) == 3
     assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name) for name in names)
+    given = [deployment["metadata"]["annotations"]["dippm/name"] for deployment in deployments]
+    assert given == ["Small one!", "small-one", "whole"]
 
 
 def test_names_that_become_the_same_are_told_apart(graph: Graph) -> None:

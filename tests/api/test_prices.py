@@ -46,7 +46,7 @@ def test_a_device_has_one_price_under_all_its_names() -> None:
     assert caught.value.code == "price.repeated"
 
 
-@pytest.mark.parametrize("price", [0, -1.0, float("nan"), float("inf"), True, "3", None])
+@pytest.mark.parametrize("price", [0, -1.0, 1e-320, 1e308, float("nan"), float("inf"), True, "3", None])
 def test_what_is_no_price_is_refused(price: Any) -> None:
     with pytest.raises(UsageError) as caught:
         parse_prices({"A100": price}, DEVICES)

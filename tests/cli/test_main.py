@@ -86,7 +86,7 @@ def test_wrong_use(words: list[str], hint: str, capsys: pytest.CaptureFixture[st
         (["predict", "m.onnx", "--bathc", "1"], "--bathc (Possible options: --batch). See dippm predict --help."),
         (["train", "--data", "STORE", "--lr", "-1"], "The learning rate of a training must be between 0 and 1"),
         (["max-batch", "NET", "--latency-ms", "inf"], "bound must be above 0 ms and finite. Got inf"),
-        (["fits", "NET", "--price", "A100=1e400"], "must be above 0 and finite. Got inf"),
+        (["fits", "NET", "--price", "A100=1e400"], "must be from 1e-09 to 1e+12. Got inf"),
         (["pack", "NET", "--latency-ms", "inf"], "must be a finite number of ms above 0. Got inf"),
     ],
 )

@@ -143,10 +143,14 @@ def _deployment(
     on_card = model.on_cards[card.name]
     prediction = model.on_slices[device_of(packing.kinds, kind, profile).name]
     pod = _pod(prediction, card.name, profile, needed_of(on_card))
+    metadata: dict[str, object] = {"name": name}
+    if model.name != prediction.model.source:
+        # Of the name that was given a manifest's may have lost letters.
+        metadata["annotations"] = {"dippm/name": model.name}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": name},
+        "metadata": metadata,
         "spec": {"replicas": replicas, "template": pod},
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,8 @@ __all__ = ["Price", "parse_prices", "price_entry", "price_per_sample"]
 
 _MS_PER_HOUR = 3.6e6
 _MILLION = 1e6
+# Of any currency; what a call costs stays a number then.
+_LEAST, _MOST = 1e-9, 1e12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,9 +66,10 @@ def parse_prices(prices: Mapping[str, float] | None, devices: Sequence[DeviceSpe
     found: dict[str, float] = {}
     names = {device.name for device in devices}
     for given, price in (prices or {}).items():
-        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price <= sys.float_info.max:
+        if isinstance(price, bool) or not isinstance(price, int | float) or not _LEAST <= price <= _MOST:
             raise UsageError(
-                f"A price per hour must be above 0 and finite. Got {quote(price)} for '{given}'.", code="price.invalid"
+                f"A price per hour must be from {_LEAST:g} to {_MOST:g}. Got {quote(price)} for '{given}'.",
+                code="price.invalid",
             )
         name = _canonical(given, devices)
         if name not in names:

@@ -107,6 +107,8 @@ def sweep(
         bar.close()
         if out.with_name(f"{out.name}.parts").exists():
             print_note(f"Interrupted. The same command with --resume goes on with what lies in '{out}.parts'.")
+        else:
+            print_note("Interrupted before any part was kept.")
         raise
     finally:
         bar.close()
