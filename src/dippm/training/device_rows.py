@@ -61,9 +61,15 @@ class ShippedPredictor:
             training=self.calibrations[Mode.TRAINING],
             additive=self.networks,
         )
+        self._answers: dict[str, Prediction | None] = {}
 
     def answer(self, label: Label) -> Prediction | None:
         """What is said of the label's call; None where there is no answer."""
+        if label.key not in self._answers:
+            self._answers[label.key] = self._ask(label)
+        return self._answers[label.key]
+
+    def _ask(self, label: Label) -> Prediction | None:
         cached = load_label_graph(label, self.cache)
         if cached is None:
             return None
