@@ -60,7 +60,7 @@ def parse_prices(prices: Mapping[str, float] | None, devices: Sequence[DeviceSpe
         devices: The devices asked about; one may go without a price.
 
     Raises:
-        UsageError: ``price.invalid`` where one is not a positive number, ``price.unused`` where one is for a device
+        UsageError: ``price.invalid`` where one is no number from 1e-9 to 1e12, ``price.unused`` where one is for a device
             that is not asked about, ``price.repeated`` where a device has two.
     """
     found: dict[str, float] = {}

@@ -221,7 +221,8 @@ def adapt(
     with open_labels(data) as labels:
         own, spec = choose_device(labels, device)
     folder = Path(TRAINED_FOLDER) / f"adapted-{_as_file_name(spec.name)}" if out is None else Path(out)
-    _check_adapted(folder)
+    if out is None:
+        _check_adapted(folder)
     return adapt_device(
         own,
         spec,

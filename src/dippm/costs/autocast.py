@@ -57,7 +57,8 @@ FloatArray = npt.NDArray[np.float64]
 #: Attribute of what autocast runs in its 16-bit format beside products: a norm or softmax, as timm's "fast norm" makes
 #: norms, and the copies and products by element inside of a product of stacks of matrices or an Einstein sum.
 LOWERED = "is_lowered"
-#: Attribute of a matrix product that computes in FP32 under autocast, as those of written-out attention do.
+#: Attribute of what computes in FP32 under autocast: a matrix product, as those of written-out attention do, or a
+#: logarithm of a softmax whose scores a loss has made FP32.
 RAISED = "is_raised"
 #: Attribute of a logarithm of a softmax in the type of what it reads, as cross entropy asks for it.
 KEPT = "is_kept"

@@ -18,7 +18,7 @@ __all__ = ["is_scored_in_fp32", "is_scoring_in_fp32"]
 # first kind.
 _IN_FP32 = frozenset({"ForCausalLMLoss", "ForMaskedLMLoss", "ForTokenClassification"})
 _CHOOSER = "transformers.modeling_utils"
-_LOSSES = "transformers"
+_LIBRARY = "transformers"
 
 
 def is_scored_in_fp32(module: nn.Module) -> bool:
@@ -44,7 +44,7 @@ def is_scoring_in_fp32() -> bool:
     """Whether such a loss is being taken right now, of scores that it has made FP32."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_name in _IN_FP32 and _LOSSES in frame.f_code.co_filename:
+        if frame.f_code.co_name in _IN_FP32 and _LIBRARY in frame.f_code.co_filename:
             return True
         frame = frame.f_back
     return False
