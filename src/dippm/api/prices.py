@@ -60,8 +60,8 @@ def parse_prices(prices: Mapping[str, float] | None, devices: Sequence[DeviceSpe
         devices: The devices asked about; one may go without a price.
 
     Raises:
-        UsageError: ``price.invalid`` where one is no number from 1e-9 to 1e12, ``price.unused`` where one is for a device
-            that is not asked about, ``price.repeated`` where a device has two.
+        UsageError: ``price.invalid`` where one is no number from 1e-9 to 1e12, ``price.unused`` where one is for a
+            device that is not asked about, ``price.repeated`` where a device has two.
     """
     found: dict[str, float] = {}
     names = {device.name for device in devices}
